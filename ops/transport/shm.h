@@ -1,0 +1,33 @@
+// Shared memory links: see shm.cc.
+#pragma once
+
+#include <memory>
+
+#include "ops/transport/transport.h"
+#include "runtime/base/arena.h"
+#include "runtime/base/fd.h"
+#include "runtime/base/wait_point.h"
+
+namespace hora {
+
+/// What a worker tells a peer on its host so that the peer can read its arena. Sent with the descriptors.
+struct ShmOffer {
+  std::uint64_t lines_offset = 0;    ///< Of the lines in the offering arena.
+  std::uint64_t control_offset = 0;  ///< Of the control rings.
+  std::uint64_t counts_offset = 0;   ///< Of the counts.
+};
+
+/// The shared-memory side of a session: own areas in the own arena, one link per peer on this host.
+class ShmTransport : public Transport {
+ public:
+  /// Reserves lines, counts and control rings for `size` members in `arena`; slots lie at `area_offset`.
+  static Result<std::unique_ptr<ShmTransport>> make(Arena& arena, std::size_t area_offset,
+                                                    const LaneLayout& layout, Epoch epoch, Rank self,
+                                                    int size);
+  [[nodiscard]] virtual const ShmOffer& offer() const = 0;
+  /// The link to a peer, from its mapped arena, its offer and its eventfd.
+  virtual std::unique_ptr<Link> connect(Rank peer, std::unique_ptr<PeerArena> arena,
+                                        const ShmOffer& offer, Fd eventfd) = 0;
+};
+
+}  // namespace hora

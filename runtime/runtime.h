@@ -1,0 +1,107 @@
+// Runtime: a rank's whole engine room, and the only thing bindings talk to.
+//
+// A Runtime owns everything of one member of one job: control link, arena, session, engine. There is no
+// global state: a test makes four of them in one process as a world of four. All functions may be called
+// from any thread unless they say otherwise.
+//
+// The life of a call: `submit` validates and enqueues, and returns a Handle at once; `wait` drives the
+// engine on the caller's thread until the handle is complete (or sleeps, if another thread drives it).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "elastic/control.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/config.h"
+#include "runtime/base/result.h"
+#include "runtime/request.h"
+
+namespace hora {
+
+/// One collective call. `input` and `output` are contiguous host memory and stay valid and (input) unchanged
+/// until the handle completes.
+///
+///   allreduce   input, output: request.shape elements; may be the same memory
+///   broadcast   root: input; others: output; in place: both the same
+///   allgather   input: request.shape; output is allocated by Hora (Handle::output); must be null
+///   barrier     neither
+struct Submission {
+  Request request;
+  const void* input = nullptr;
+  void* output = nullptr;
+  bool caller_waits = false;  ///< The caller will wait at once: do not wake the engine thread.
+};
+
+/// The result of one call; shared by the caller and the engine. Thread-safe.
+class Completion {
+ public:
+  virtual ~Completion() = default;
+  /// True once complete, successfully or not.
+  [[nodiscard]] virtual bool done() const = 0;
+  /// The outcome; only when done.
+  [[nodiscard]] virtual const Result<void>& outcome() const = 0;
+  /// Allgather, after success: the gathered bytes (64-byte aligned; moved out by the first call), the shape,
+  /// and the first dimension of each rank.
+  virtual std::unique_ptr<std::byte[], void (*)(std::byte*)> take_output() = 0;
+  [[nodiscard]] virtual const std::vector<std::int64_t>& output_shape() const = 0;
+  [[nodiscard]] virtual const std::vector<std::int64_t>& first_dims() const = 0;
+};
+using Handle = std::shared_ptr<Completion>;
+
+/// Numbers for benchmarks and tests; a snapshot.
+struct RuntimeStats {
+  std::uint64_t collectives = 0;            ///< Responses run.
+  std::uint64_t tensors = 0;                ///< Tensors completed.
+  std::uint64_t negotiation_bytes_out = 0;  ///< Control payload sent by this rank.
+  std::uint64_t negotiation_bytes_in = 0;
+  std::uint64_t segments = 0;
+  std::uint64_t sleeps = 0;
+};
+
+class Runtime {
+ public:
+  /// Joins the job and builds the first session. Blocks until all members are there or
+  /// config.start_timeout_ms.
+  static Result<std::unique_ptr<Runtime>> start(const Config& config, const Placement& placement);
+
+  virtual ~Runtime() = default;
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  [[nodiscard]] virtual const World& world() const = 0;
+  [[nodiscard]] virtual const Placement& placement() const = 0;
+
+  /// Starts a collective. Errors: invalid_argument, duplicate_name, shutdown, peer_lost (once the session is
+  /// gone), resource (too many in flight).
+  virtual Result<Handle> submit(Submission submission) = 0;
+
+  /// Waits until the handle is done, the deadline, or until `interrupted` (asked about every 50 ms on the
+  /// caller's thread) returns true. Returns the outcome of the handle, or timeout / interrupted; the
+  /// collective goes on then.
+  virtual Result<void> wait(const Handle& handle, Deadline deadline,
+                            const std::function<bool()>& interrupted) = 0;
+
+  /// Done? Also tells the coordinator that somebody is interested.
+  virtual bool poll(const Handle& handle) = 0;
+
+  /// Ends this rank's part in order: pending handles here and later submissions anywhere fail with
+  /// `shutdown`. `last_words` (why, e.g. an exception's last line) reaches the other ranks' errors.
+  /// Idempotent. The destructor calls it.
+  virtual void shutdown(const std::string& last_words) = 0;
+
+  /// In a forked child: forget everything without touching peers. The parent's Runtime is unaffected.
+  virtual void on_fork_child() = 0;
+
+  [[nodiscard]] virtual RuntimeStats stats() const = 0;
+
+ protected:
+  Runtime() = default;
+};
+
+}  // namespace hora
