@@ -18,6 +18,10 @@ struct ShmOffer {
   std::uint64_t counts_offset = 0;   ///< Of the counts.
 };
 
+/// Every offset of a peer's offer lies within its arena: it cannot make us read elsewhere.
+Result<void> check_offer(const ShmOffer& offer, std::size_t arena_bytes, const LaneLayout& layout,
+                         int size);
+
 /// The shared-memory side of a session: own areas in the own arena, one link per peer on this host.
 class ShmTransport : public Transport {
  public:

@@ -67,12 +67,13 @@ void WaitPoint::unwatch(int fd) {
   std::erase_if(watched_, [fd](const pollfd& entry) { return entry.fd == fd; });
 }
 
-void WaitPoint::sleep(Deadline deadline, std::uint32_t rings_needed,
+void WaitPoint::sleep(Deadline deadline, const SleepNeed& need,
                       const std::function<bool()>& nothing_to_do) {
   const std::uint32_t seen = words_.rings.load(std::memory_order_acquire);
-  const std::uint32_t target = seen + std::max(1u, rings_needed);
+  const std::uint32_t target = seen + std::max(1u, need.rings);
   const bool poll_sockets = !watched_.empty();
   words_.target.store(target, std::memory_order_relaxed);
+  words_.wants_counts.store(need.counts ? 1 : 0, std::memory_order_relaxed);
   words_.state.store(poll_sockets ? DoorbellWords::kInPoll : DoorbellWords::kInFutex,
                      std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -55,6 +55,12 @@ inline constexpr std::uint32_t kUrgentRing = 1u << 16;
 /// sleeps.
 void ring(DoorbellWords& words, int eventfd, bool urgent);
 
+/// What a sleeper waits for.
+struct SleepNeed {
+  std::uint32_t rings = 1;  ///< Peers that must ring before anything can be done; 1: any news.
+  bool counts = false;      ///< Progress counts are news.
+};
+
 /// The sleeping side. Owner of `sleep` and `watch`: the progress token; `wake`: any thread.
 class WaitPoint {
  public:
@@ -71,8 +77,7 @@ class WaitPoint {
 
   /// Sleeps until rung (`rings_needed` times, or once urgently), a watched descriptor is ready, or
   /// the deadline. `nothing_to_do` is asked once after the state is set; false cancels the sleep.
-  void sleep(Deadline deadline, std::uint32_t rings_needed,
-             const std::function<bool()>& nothing_to_do);
+  void sleep(Deadline deadline, const SleepNeed& need, const std::function<bool()>& nothing_to_do);
 
   /// Ends a sleep from a thread of this process.
   void wake() { ring(words_, eventfd_.get(), true); }
