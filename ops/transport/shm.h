@@ -25,11 +25,9 @@ Result<void> check_offer(const ShmOffer& offer, std::size_t arena_bytes, const L
 /// The shared-memory side of a session: own areas in the own arena, one link per peer on this host.
 class ShmTransport : public Transport {
  public:
-  /// Reserves lines, counts and control rings for `size` members in `arena`; slots lie at
-  /// `area_offset`.
-  static Result<std::unique_ptr<ShmTransport>> make(Arena& arena, std::size_t area_offset,
-                                                    const LaneLayout& layout, Epoch epoch,
-                                                    Rank self, int size);
+  /// Reserves lines, counts and control rings for `size` members in `arena`.
+  static Result<std::unique_ptr<ShmTransport>> make(Arena& arena, const LaneLayout& layout,
+                                                    Epoch epoch, Rank self, int size);
   [[nodiscard]] virtual const ShmOffer& offer() const = 0;
   /// The link to a peer, from its mapped arena, its offer and its eventfd.
   virtual std::unique_ptr<Link> connect(Rank peer, std::unique_ptr<PeerArena> arena,
