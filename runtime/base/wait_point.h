@@ -42,8 +42,10 @@ struct alignas(64) DoorbellWords {
 
   std::atomic<std::uint32_t> rings;  ///< Counts up; the futex word.
   std::atomic<std::uint32_t> state;
-  std::atomic<std::uint32_t>
-      target;  ///< `rings` value (wrapping) at which the sleeper wants to be woken.
+  /// `rings` (wrapping) at which the sleeper wants to be woken.
+  std::atomic<std::uint32_t> target;
+  /// The sleeper's window is shut: a progress count is news to it.
+  std::atomic<std::uint32_t> wants_counts;
 };
 static_assert(sizeof(DoorbellWords) == 64);
 
