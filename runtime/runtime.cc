@@ -53,9 +53,9 @@ class RuntimeImpl final : public Runtime {
   ~RuntimeImpl() override {
     if (progress_) shutdown("");
     progress_.reset();
+    control_.reset();  // Its thread posts to the engine.
     engine_.reset();
     session_.reset();
-    control_.reset();
   }
 
   Result<void> open() {
