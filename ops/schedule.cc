@@ -3,19 +3,17 @@
 // An algorithm says what it reads and where it writes; what must wait for what follows from that,
 // so an algorithm cannot forget it. Three sources of dependencies:
 //
-//   operands     a merge, copy or unpack waits for the recvs it reads and for the writers of the
-//   cells it
-//                reads; a send for the writers of the cells it sends
-//   after()      orders that no data shows: the ring takes one message of its neighbour at a time
-//   unpack       the first unpack waits for every other task, the other unpacks for the first. It
-//   is enough
-//                to wait for the tasks that nobody else waits for: the rest lies behind those
+//   data      a merge, copy or unpack waits for the recvs and for the writers of the cells that it
+//             reads, a send for the writers of the cells that it sends
+//   after()   orders that no data shows: the ring takes one message of its neighbour at a time
+//   unpack    the first unpack waits for every other task, and the other unpacks for the first.
+//             (For every task that no other waits for, which is enough: the rest lie behind those.)
 //
 // A recv writes no cell here: over shared memory nothing moves, so whoever wants the payload in its
 // own slot says copy. Tasks are added in an order that respects dependencies, hence cycles cannot
 // be written down.
 //
-// The builder aborts on what only a wrong generator can ask for. What it cannot see from one rank
+// The builder aborts on what only a wrong generator can ask for. What cannot be seen from one rank
 // is proved by check.h.
 #include "ops/schedule.h"
 

@@ -1,14 +1,13 @@
 // Direct: all-reduce in two hops, every chunk merged at once by its owner.
 //
-//   input of rank 0   | a0 | a1 | a2 |      hop 1, reduce-scatter: rank c collects column c and
-//   merges it input of rank 1   | b0 | b1 | b2 | input of rank 2   | c0 | c1 | c2 |
-//                       |    |    |
-//                       v    v    v
-//   at rank             0    1    2
-//   finished chunk      S0   S1   S2        S1 = a1 + b1 + c1
-//                       |    |    |
-//                       v    v    v         hop 2, all-gather: each owner publishes its chunk to
-//                       all
+//   input of rank 0    | a0 | a1 | a2 |
+//   input of rank 1    | b0 | b1 | b2 |
+//   input of rank 2    | c0 | c1 | c2 |
+//                        |    |    |       hop 1, reduce-scatter: column c goes to rank c,
+//                        v    v    v       which merges it: S1 = a1 + b1 + c1
+//   finished at rank     S0   S1   S2
+//         0, 1, 2        |    |    |       hop 2, all-gather: each owner publishes its
+//                        v    v    v       chunk to everybody
 //   result, everywhere | S0 | S1 | S2 |
 //
 // Who sends what: rank r sends chunk c of its input to rank c, for all c but its own; then its
@@ -21,8 +20,9 @@
 // least possible; n bytes merged. Over shared memory the owner reads the chunks in the slots of the
 // others, and the result stays in pieces: rank r unpacks chunk c from the slot of rank c. On a
 // network size-1 flows leave each rank at once, starting with the right neighbour so that not all
-// begin at the same receiver. Source: the direct (or "spread") reduce-scatter and all-gather; see
-// Thakur, Rabenseifner, Gropp, 2005.
+// begin at the same receiver.
+//
+// Source: the direct (or "spread") exchange; see Thakur, Rabenseifner, Gropp, 2005.
 //
 // Slot:   input   [size]     stays as packed
 //         result  [1]        own chunk, finished

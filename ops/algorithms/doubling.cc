@@ -1,31 +1,31 @@
 // Doubling: all-reduce in about log2(size) hops, whole segments.
 //
-//   rank      0     1     2     3     4     5     6     7
-//   round 0   0<--->1     2<--->3     4<--->5     6<--->7       each pair swaps sums and merges
-//   them: now round 1   0<--------->2     and 1<--->3, 4<--->6, 5<--->7   blocks of 2, then 4, then
-//   8 ranks have the round 2   0<--------------------->4     and 1<--->5, ...    same sum
+//   rank      0   1   2   3   4   5   6   7      each pair swaps its sums and merges them:
+//   round 0   0---1   2---3   4---5   6---7      now blocks of 2 ranks have the same sum,
+//   round 1   0-------2       4-------6          (and 1---3, 5---7) blocks of 4,
+//   round 2   0---------------4                  (and 1---5, 2---6, 3---7) and all 8
 //
 //   when size is no power of two, here 6 = 4 + 2:
 //
-//   fold      0--->1    2--->3    4    5        the first `folded` pairs of neighbours become one:
-//   the even core           0         1    2    3        rank gives its contribution to the odd
-//   one, which takes part return    0<---1    2<---3                  in the rounds and gives the
-//   result back
+//   fold      0-->1   2-->3   4   5              the first pairs of neighbours become one: the
+//   core          0       1   2   3              even rank gives its contribution to the odd
+//   return    0<--1   2<--3                      one, which does the rounds and gives back
 //
 // Order: partners in round k are blocks of 2^k neighbours; the lower block is always the first
 // operand, and folding joins neighbours too. So every sum is of consecutive ranks, lowest first, on
-// both sides: the same merges of the same bytes, hence the same result everywhere, and no rank has
-// to be told.
+// both sides: the same merges of the same bytes, hence the same result everywhere.
 //
 // Cost per rank, segment of n bytes: floor(log2 size) hops, 2 more when size is no power of two; n
 // bytes sent, received and merged in each. Best for small messages among many ranks, where hops are
 // all that counts. Sums are rounded once a hop, so 16-bit tensors do not take it. With zero
-// elements it is a barrier. Source: Thakur, Rabenseifner, Gropp, 2005, section 4.1.
+// elements it is a barrier.
+//
+// Source: Thakur, Rabenseifner, Gropp, 2005, section 4.
 //
 // Slot:   input  [1]        stays as packed
-//         sums   [merges]   one cell per merge, because a partner may still read the last; the
-//         result is last arrived[merges]   landing: one cell per merge, because a partner may run
-//         ahead
+//         sums   [merges]   one per merge: a partner may still read the one before; the last is
+//                           the result
+//         arrived[merges]   landing, one per merge: a partner may run ahead
 #include <algorithm>
 #include <bit>
 #include <vector>

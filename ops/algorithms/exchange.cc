@@ -1,12 +1,11 @@
 // Exchange: all-reduce in one hop.
 //
-//   input        rank 0: a     rank 1: b     rank 2: c
-//                   \___________ | ____________/
-//                               \|/                       everybody publishes its whole input to
-//                               everybody,
-//                  each reads a, b and c of all           and then merges all of them itself
-//                      |        |        |
-//   result           a+b+c    a+b+c    a+b+c
+//   input      rank 0: a    rank 1: b    rank 2: c
+//                       \________|________/
+//                                |               everybody publishes its whole input to everybody,
+//                        ________|________
+//                       /        |        \      and merges all of them itself, in rank order
+//   result           a+b+c     a+b+c     a+b+c
 //
 // Who sends what: each rank sends its input to the size-1 others and receives theirs. Everybody
 // does all of the arithmetic: size times as much as needed, but nobody waits for anybody's

@@ -1,16 +1,15 @@
 // All-gather: everybody has a chunk, everybody wants all of them. Directly, or along a ring.
 //
-//   direct          0 <----> 1        1 hop. Each rank sends its chunk to the size-1 others. Over
-//   shared
-//                   | \    / |        memory nothing moves: the others read it where it is, while
-//                   they |  \  /  |        unpack. On a network each rank opens size-1 flows at
-//                   once. |   \/   | |   /\   | 3 <----> 2
+//   direct     0 <---> 1     1 hop. Each rank sends its chunk to the size-1 others. Over shared
+//              ^ \   / ^     memory nothing moves: the others read it where it is, while they
+//              |   X   |     unpack. On a network each rank opens size-1 flows at once.
+//              v /   \ v
+//              3 <---> 2
 //
-//   ring            0 -----> 1        size-1 hops. At step s each rank passes on the chunk it got
-//   at step
-//                   ^        |        s-1, its own first: rank r sends chunk r-s, and receives
-//                   chunk r-s-1. |        v        One flow per rank, between neighbours only. 3
-//                   <----- 2
+//   ring       0 ----> 1     size-1 hops. Each rank passes on the chunk that it got last, at
+//              ^       |     first its own: at step s rank r sends chunk r-s and receives
+//              |       v     chunk r-s-1. One flow per rank, between neighbours only.
+//              3 <---- 2
 //
 // Cost per rank: both send and receive size-1 chunks, which is the least possible; the difference
 // is hops and flows. On a ring over shared memory a rank cannot pass on what it sees in its
@@ -19,8 +18,9 @@
 // and the copy is nothing.
 //
 // Both are also the second half of an all-reduce (direct.cc, ring.cc); there the chunks have equal
-// length. In an all-gather a chunk is the contribution of one rank, of any length or empty. Source:
-// Thakur, Rabenseifner, Gropp, 2005, section 3.
+// length. In an all-gather a chunk is the contribution of one rank, of any length or empty.
+//
+// Source: Thakur, Rabenseifner, Gropp, 2005, section 3.
 #include "ops/algorithms/gather.h"
 
 #include <optional>

@@ -1,9 +1,8 @@
 // Ring: all-reduce in 2(size-1) hops between neighbours.
 //
-//   0 ---> 1 ---> 2 ---> 3        reduce-scatter: the sum of chunk c starts at rank c+1, goes once
-//   around and ^                    |        gathers what each rank has; rank c adds its own last
-//   and finishes it.
-//   +--------------------+        all-gather: the finished chunks go around once more (gather.cc).
+//   0 ---> 1 ---> 2 ---> 3     reduce-scatter: the sum of chunk c starts at rank c+1 and goes
+//   ^                    |     around; every rank adds what it has, rank c last: it finishes it
+//   +--------------------+     all-gather: the finished chunks go around once more (gather.cc)
 //
 //   reduce-scatter, 4 ranks, what rank r sends to r+1 at step s (a..d: inputs of ranks 0..3):
 //
@@ -21,8 +20,9 @@
 // Cost per rank, segment of n bytes: 2(size-1) hops; 2 n (size-1)/size bytes sent and as many
 // received, the least possible, over one flow to the right and one from the left, so no link is
 // ever shared. Each rank writes size-1 partial sums: merges are out of place, so that the packed
-// input is intact if the segment must be redone. Segments in flight together hide the hops. Source:
-// Patarasuk and Yuan, 2009.
+// input is intact if the segment must be redone. Segments in flight together hide the hops.
+//
+// Source: Patarasuk and Yuan, 2009.
 //
 // Slot:   input  [size]      stays as packed
 //         result [size]      own finished chunk, then what the all-gather brings
