@@ -1,14 +1,15 @@
 // Reduction kernels: the arithmetic of Hora.
 //
-// `reduce` merges any number of operands at once, because merging two by two reads and writes the partial
-// sum again each time (1.1-1.8x slower when measured), and because one rounding beats many. Operands are
-// applied strictly in the order given, lower rank first, so the result is the same bytes on every rank and
-// every processor: SIMD targets equal the scalar oracle bit for bit (no fused multiply-add, IEEE division).
+// `reduce` merges any number of operands at once, because merging two by two reads and writes the
+// partial sum again each time (1.1-1.8x slower when measured), and because one rounding beats many.
+// Operands are applied strictly in the order given, lower rank first, so the result is the same
+// bytes on every rank and every processor: SIMD targets equal the scalar oracle bit for bit (no
+// fused multiply-add, IEEE division).
 //
 // Numerics, per element:
-//   float16, bfloat16   accumulate in float32, finish in float32, round once to nearest even; NaN stays NaN
-//   float32, float64    accumulate and finish in the same type
-//   integers            wrap around; average = sum in the type's 64-bit two's complement... then truncated
+//   float16, bfloat16   accumulate in float32, finish in float32, round once to nearest even; NaN
+//   stays NaN float32, float64    accumulate and finish in the same type integers            wrap
+//   around; average = sum in the type's 64-bit two's complement... then truncated
 //                       towards zero (Horovod's rule); postscale in float64, truncated
 //   bool                sum and max = or; product, min = and; average = or
 //   min, max            propagate NaN; -0 < +0
@@ -25,7 +26,8 @@
 
 namespace hora {
 
-/// What the owner's last merge does before it rounds: divide by `divisor`, then multiply by `postscale`.
+/// What the owner's last merge does before it rounds: divide by `divisor`, then multiply by
+/// `postscale`.
 struct Finish {
   std::int64_t divisor = 1;
   double postscale = 1.0;
@@ -33,24 +35,26 @@ struct Finish {
   [[nodiscard]] bool is_identity() const { return divisor == 1 && postscale == 1.0; }
 };
 
-/// out[i] = finish(op(inputs[0][i], inputs[1][i], ...)). `inputs` has at least one pointer; each, and `out`,
-/// points to `count` elements aligned to the element size. `out` may be equal to inputs[k] for any k, but
-/// must not overlap otherwise. `op` average means sum (the divisor does the rest); adasum is not accepted.
+/// out[i] = finish(op(inputs[0][i], inputs[1][i], ...)). `inputs` has at least one pointer; each,
+/// and `out`, points to `count` elements aligned to the element size. `out` may be equal to
+/// inputs[k] for any k, but must not overlap otherwise. `op` average means sum (the divisor does
+/// the rest); adasum is not accepted.
 void reduce(DType dtype, ReduceOp op, std::span<const std::byte* const> inputs, std::byte* out,
             std::size_t count, const Finish& finish);
 
-/// out[i] = in[i] * factor, element-wise rounding as Horovod's prescale: float16 and bfloat16 in float32,
-/// float32 in float32 (factor converted first), float64 in float64, integers in float64 truncated, bool
-/// unchanged. `out` may be equal to `in`.
+/// out[i] = in[i] * factor, element-wise rounding as Horovod's prescale: float16 and bfloat16 in
+/// float32, float32 in float32 (factor converted first), float64 in float64, integers in float64
+/// truncated, bool unchanged. `out` may be equal to `in`.
 void scale(DType dtype, const std::byte* in, std::byte* out, std::size_t count, double factor);
 
 /// The scalar oracle of `reduce`: same contract, plain loops, for tests.
-void reduce_scalar(DType dtype, ReduceOp op, std::span<const std::byte* const> inputs, std::byte* out,
-                   std::size_t count, const Finish& finish);
+void reduce_scalar(DType dtype, ReduceOp op, std::span<const std::byte* const> inputs,
+                   std::byte* out, std::size_t count, const Finish& finish);
 
 /// Names of the SIMD targets this machine can run, best first ("AVX3", "AVX2", ..., "SCALAR").
 std::vector<std::string> reduce_targets();
-/// Makes `reduce` use the named target from now on (tests only); "" returns to the best. False if unknown.
+/// Makes `reduce` use the named target from now on (tests only); "" returns to the best. False if
+/// unknown.
 bool force_reduce_target(const std::string& name);
 
 }  // namespace hora

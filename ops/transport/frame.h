@@ -1,13 +1,13 @@
 // The line: 64 bytes in front of every payload, on a socket and in a slot alike.
 //
-// A message is addressed by (epoch, lane, position, tag): which World, which ordered stream, which segment
-// of that stream (positions run on from one collective to the next and are never reused), and which
-// message of this pair of ranks in the segment's template. `count` is the number of segments that the
-// sender has finished in this lane, in order: it rides on everything, so that nobody runs more than a
-// window ahead of anybody (docs/architecture.md, "the segment").
+// A message is addressed by (epoch, lane, position, tag): which World, which ordered stream, which
+// segment of that stream (positions run on from one collective to the next and are never reused),
+// and which message of this pair of ranks in the segment's template. `count` is the number of
+// segments that the sender has finished in this lane, in order: it rides on everything, so that
+// nobody runs more than a window ahead of anybody (docs/architecture.md, "the segment").
 //
-// Little-endian, fixed layout. On a socket a line is authenticated by the connection's handshake and checked
-// field by field before any of it is used; a bad line closes the link.
+// Little-endian, fixed layout. On a socket a line is authenticated by the connection's handshake
+// and checked field by field before any of it is used; a bad line closes the link.
 #pragma once
 
 #include <atomic>
@@ -31,13 +31,14 @@ struct Line {
   std::uint16_t tag = 0;
   std::uint16_t flags = 0;
   std::uint64_t position = 0;
-  std::uint64_t landing = 0;  ///< Socket: byte offset of the payload in the receiver's slot payload area.
-                              ///< Shared memory: byte offset of the payload in the sender's arena.
+  std::uint64_t landing =
+      0;  ///< Socket: byte offset of the payload in the receiver's slot payload area.
+          ///< Shared memory: byte offset of the payload in the sender's arena.
   std::uint64_t count = 0;
-  std::uint64_t floor = 0;    ///< Lowest count over all ranks that the sender knows.
-  std::uint32_t length = 0;   ///< Payload bytes.
-  std::uint32_t crc32c = 0;   ///< Of the payload; 0 = not computed.
-  std::uint64_t stamp = 0;    ///< Shared memory: position + 1, stored last with release. Socket: 0.
+  std::uint64_t floor = 0;   ///< Lowest count over all ranks that the sender knows.
+  std::uint32_t length = 0;  ///< Payload bytes.
+  std::uint32_t crc32c = 0;  ///< Of the payload; 0 = not computed.
+  std::uint64_t stamp = 0;   ///< Shared memory: position + 1, stored last with release. Socket: 0.
 };
 static_assert(sizeof(Line) == 64);
 

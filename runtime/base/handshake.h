@@ -1,9 +1,9 @@
 // Handshake: two processes prove to each other that they know the job's secret. See handshake.cc.
 //
 // Sans-IO: bytes in, bytes out, so that sockets, a fuzzer and tests drive the same code. The first
-// message is short and of fixed size; a stranger costs at most that much memory and learns nothing: the
-// acceptor says nothing until the initiator's first message was well-formed, and nothing it says
-// depends on the secret until the initiator has proved it.
+// message is short and of fixed size; a stranger costs at most that much memory and learns nothing:
+// the acceptor says nothing until the initiator's first message was well-formed, and nothing it
+// says depends on the secret until the initiator has proved it.
 #pragma once
 
 #include <array>
@@ -24,9 +24,9 @@ namespace hora {
 struct Identity {
   std::array<std::byte, 16> job{};
   Epoch epoch{};
-  Rank rank{};               ///< -1: no rank yet, or no worker (launcher).
+  Rank rank{};  ///< -1: no rank yet, or no worker (launcher).
   WorkerId worker{};
-  std::uint16_t purpose = 0; ///< 1 data over tcp, 2 shared memory, 3 control.
+  std::uint16_t purpose = 0;  ///< 1 data over tcp, 2 shared memory, 3 control.
 };
 
 enum class HandshakeRole { initiator, acceptor };
