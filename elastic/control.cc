@@ -1,12 +1,13 @@
 // The io thread of a worker: one poll() over the control connection, the witnesses and a wake-up.
 //
-// All state belongs to the thread; the public functions post work to it. Evidence of a death comes from up to
-// three sides at about the same time - the launcher, who knows how; the rendezvous, who sees the connection
-// end; a witness socket, whose end we see ourselves - and the engine shall hear of it once and in the best words.
-// So the end of a witness waits 100 ms for a better explanation, and whoever speaks first is the last.
+// All state belongs to the thread; the public functions post work to it. Evidence of a death comes
+// from up to three sides at about the same time - the launcher, who knows how; the rendezvous, who
+// sees the connection end; a witness socket, whose end we see ourselves - and the engine shall hear
+// of it once and in the best words. So the end of a witness waits 100 ms for a better explanation,
+// and whoever speaks first is the last.
 //
-// When the rendezvous itself ends without goodbye: run by horarun, the job has lost its launcher and ends; run by
-// rank 0, rank 0 is dead.
+// When the rendezvous itself ends without goodbye: run by horarun, the job has lost its launcher
+// and ends; run by rank 0, rank 0 is dead.
 #include "elastic/control.h"
 
 #include <algorithm>
@@ -31,6 +32,7 @@
 #include "elastic/net.h"
 #include "elastic/rendezvous_client.h"
 #include "elastic/rendezvous_server.h"
+#include "elastic/session.h"
 
 namespace hora {
 
@@ -39,7 +41,7 @@ namespace {
 constexpr auto kWitnessGrace = 100ms;
 constexpr auto kLastWords = 200ms;  // For what is queued when the Control goes.
 constexpr std::size_t kMostPosted = 4096;
-constexpr std::byte kBye{0x42};     // On a witness: this process ends in order.
+constexpr std::byte kBye{0x42};  // On a witness: this process ends in order.
 
 /// A job of one: nobody to talk to.
 class SoleControl final : public Control {
@@ -87,6 +89,7 @@ class LinkedControl final : public Control {
 
   void leave() override {
     post([this] {
+      left_ = true;
       say(Leave{});
       for (const auto& [rank, witness] : witnesses_) {
         (void)!::send(witness.get(), &kBye, sizeof kBye, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -157,7 +160,8 @@ class LinkedControl final : public Control {
   [[nodiscard]] int sleep_ms(TimePoint now) const {
     TimePoint until = next_beat_;
     if (stop_at_) until = std::min(until, *stop_at_);
-    for (const auto& [rank, due] : ended_) until = std::min(until, due);
+    for (const auto& [rank, due] : ended_)
+      until = std::min(until, due);
     if (const auto check = server_monitor_.next_check()) until = std::min(until, *check);
     return static_cast<int>(to_ms(Deadline{until}.left(now)));
   }
@@ -170,7 +174,8 @@ class LinkedControl final : public Control {
       const std::lock_guard lock(mutex_);
       work.swap(posted_);
     }
-    for (const auto& item : work) item();
+    for (const auto& item : work)
+      item();
   }
 
   void on_time(TimePoint now) {
@@ -258,6 +263,7 @@ class LinkedControl final : public Control {
     meeting_.socket.reset();
     output_.clear();
     server_monitor_.stop(Rank(0));
+    if (left_) return;
     if (launched_) {
       sink_({ControlEvent::Kind::job_ended, std::nullopt, "the launcher (horarun) is gone"});
     } else if (!server_said_goodbye_ && meeting_.world.self != Rank(0)) {
@@ -267,8 +273,7 @@ class LinkedControl final : public Control {
 
   void read_witness(Rank peer, TimePoint now) {
     std::array<std::byte, 16> buffer;
-    const ssize_t got =
-        ::recv(witnesses_[peer].get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    const ssize_t got = ::recv(witnesses_[peer].get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
     if (got <= 0) ended_.emplace(peer, now + kWitnessGrace);
     witnesses_.erase(peer);  // Ended, or said goodbye: nothing more will come.
@@ -294,10 +299,12 @@ class LinkedControl final : public Control {
   TimePoint next_beat_{};
   std::vector<std::byte> output_;
   std::map<Rank, TrackedFd> witnesses_;
-  std::map<Rank, TimePoint> ended_;  ///< Whose witness ended, and until when a better word is awaited.
+  std::map<Rank, TimePoint>
+      ended_;  ///< Whose witness ended, and until when a better word is awaited.
   std::set<Rank> lost_;
   std::optional<TimePoint> stop_at_;
   bool server_said_goodbye_ = false;
+  bool left_ = false;
 
   std::unique_ptr<RendezvousServer> server_;  ///< Outlives the thread, so that Leave is heard.
   IoThread thread_;
@@ -327,18 +334,28 @@ Result<std::unique_ptr<RendezvousServer>> serve(const Config& config, const Plac
       if (server) return server;
     }
     if (deadline.passed(steady_now())) {
-      return fail(server.error().kind, "rank 0 cannot serve the rendezvous: " +
-                                           server.error().message +
-                                           ". Does another job or process use this place?");
+      return fail(server.error().kind,
+                  "rank 0 cannot serve the rendezvous: " + server.error().message +
+                      ". Does another job or process use this place?");
     }
     std::this_thread::sleep_for(20ms);
   }
+}
+
+void complete(Member& self, const Config& config, const Placement& placement) {
+  self.host_name = host_name();
+  self.host_id = host_id(config);
+  self.local_rank = placement.local_rank;
+  self.local_size = placement.local_size;
+  self.cross_rank = placement.cross_rank;
+  self.cross_size = placement.cross_size;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Control>> Control::join(const Config& config, const Placement& placement,
                                                Member self, Sink sink) {
+  complete(self, config, placement);
   if (placement.size == 1) {
     return std::make_unique<SoleControl>(
         World{job_id(placement.job), Epoch(1), Rank(0), {std::move(self)}});

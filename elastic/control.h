@@ -46,9 +46,9 @@ struct Placement {
   std::string source;
   /// "ip:port", "[ip6]:port", "name:port" or "unix:NAME" (abstract); several with commas between.
   std::string rendezvous;
-  bool serve = false;      ///< This process (rank 0 without a launcher) runs the rendezvous server.
-  std::string secret;      ///< Proves membership of the job. Never logged, never on a command line.
-  std::string job;         ///< Names the job.
+  bool serve = false;  ///< This process (rank 0 without a launcher) runs the rendezvous server.
+  std::string secret;  ///< Proves membership of the job. Never logged, never on a command line.
+  std::string job;     ///< Names the job.
 };
 
 /// Reads the placement. Half-set pairs (a rank without a size) and nonsense are errors that name
@@ -64,8 +64,8 @@ struct Listeners {
   std::string unix_name;
 };
 
-/// The worker's side of the rendezvous and of the control link. Owns the io thread. In a forked child
-/// nothing of it works, and destroying it there touches nothing of the parent's.
+/// The worker's side of the rendezvous and of the control link. Owns the io thread. In a forked
+/// child nothing of it works, and destroying it there touches nothing of the parent's.
 class Control {
  public:
   /// Called on the io thread; must only enqueue.
@@ -73,7 +73,7 @@ class Control {
 
   /// Joins the job and blocks until the World is complete (deadline: config.start_timeout_ms; the
   /// error names the ranks that have not come). For a job of one nothing is opened and no thread is
-  /// started.
+  /// started. `self` brings worker, pid and listeners; host and places are filled in here.
   static Result<std::unique_ptr<Control>> join(const Config& config, const Placement& placement,
                                                Member self, Sink sink);
 

@@ -7,7 +7,9 @@ void HeartbeatMonitor::start(Rank rank, TimePoint now) {
   watched_[rank] = {now, false};
 }
 
-void HeartbeatMonitor::stop(Rank rank) { watched_.erase(rank); }
+void HeartbeatMonitor::stop(Rank rank) {
+  watched_.erase(rank);
+}
 
 bool HeartbeatMonitor::beat(Rank rank, TimePoint now) {
   const auto found = watched_.find(rank);

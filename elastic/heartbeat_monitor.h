@@ -1,11 +1,12 @@
 // HeartbeatMonitor: who has been silent for too long? Pure: time comes in, names go out.
 //
-// Silence is no death: a stopped process, a stuck machine and a dead one look alike from here. So the monitor
-// says "silent" once when the limit passes and "back" once when a beat comes again, and others decide.
+// Silence is no death: a stopped process, a stuck machine and a dead one look alike from here. So
+// the monitor says "silent" once when the limit passes and "back" once when a beat comes again, and
+// others decide.
 //
-// It also suspects itself. If it was not asked for more than half the limit, it was this process that slept (a
-// stopped launcher, a suspended laptop), and nobody is blamed for beats that nobody was awake to read: all
-// clocks move on by the time that was slept.
+// It also suspects itself. If it was not asked for more than half the limit, it was this process
+// that slept (a stopped launcher, a suspended laptop), and nobody is blamed for beats that nobody
+// was awake to read: all clocks move on by the time that was slept.
 #pragma once
 
 #include <map>

@@ -17,7 +17,9 @@ constexpr int kNice = -5;
 
 }  // namespace
 
-IoThread::~IoThread() { join(); }
+IoThread::~IoThread() {
+  join();
+}
 
 void IoThread::start(const char* name, std::function<void()> body) {
   generation_ = fork_generation();
@@ -50,6 +52,8 @@ void IoThread::join() {
   thread_.reset();
 }
 
-bool IoThread::inherited_by_fork() const { return thread_ && generation_ != fork_generation(); }
+bool IoThread::inherited_by_fork() const {
+  return thread_ && generation_ != fork_generation();
+}
 
 }  // namespace hora

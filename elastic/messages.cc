@@ -35,7 +35,8 @@ class Writer {
   bool list(const std::vector<T>& values, std::size_t most, const Each& each) {
     const auto count = static_cast<std::uint32_t>(std::min(values.size(), most));
     number(count);
-    for (std::uint32_t i = 0; i < count; ++i) each(*this, values[i]);
+    for (std::uint32_t i = 0; i < count; ++i)
+      each(*this, values[i]);
     return true;
   }
 
@@ -80,16 +81,12 @@ class Reader {
 // One list of fields per struct; `Io` is Writer (and T const) or Reader.
 
 template <class Io, class T>
-bool fields(Io& io, T& m)
-  requires std::is_same_v<std::remove_const_t<T>, Address>
-{
+bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Address> {
   return io.text(m.ip) && io.number(m.port);
 }
 
 template <class Io, class T>
-bool fields(Io& io, T& m)
-  requires std::is_same_v<std::remove_const_t<T>, Member>
-{
+bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Member> {
   return io.number(m.worker.bytes) && io.number(m.pid) && io.text(m.host_name) &&
          io.text(m.host_id) &&
          io.list(m.addresses, kMostAddresses, [](Io& to, auto& a) { return fields(to, a); }) &&
@@ -98,17 +95,13 @@ bool fields(Io& io, T& m)
 }
 
 template <class Io, class T>
-bool fields(Io& io, T& m)
-  requires std::is_same_v<std::remove_const_t<T>, Join>
-{
+bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Join> {
   return io.number(m.rank.value) && io.number(m.size) && io.number(m.wait_ms) &&
          fields(io, m.member);
 }
 
 template <class Io, class T>
-bool fields(Io& io, T& m)
-  requires std::is_same_v<std::remove_const_t<T>, Welcome>
-{
+bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Welcome> {
   return io.number(m.world.job) && io.number(m.world.epoch.value) &&
          io.list(m.world.members, kMostMembers, [](Io& to, auto& a) { return fields(to, a); });
 }
@@ -127,32 +120,24 @@ bool kind_and_peer(Io& io, Kind& kind, Peer& peer, int kinds) {
 }
 
 template <class Io, class T>
-bool fields(Io& io, T& m)
-  requires std::is_same_v<std::remove_const_t<T>, Refuse>
-{
+bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Refuse> {
   constexpr int kKinds = static_cast<int>(ErrorKind::system) + 1;
   return kind_and_peer(io, m.error.kind, m.error.peer, kKinds) && io.text(m.error.message);
 }
 
 template <class Io, class T>
-bool fields(Io& io, T& m)
-  requires std::is_same_v<std::remove_const_t<T>, Event>
-{
+bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Event> {
   constexpr int kKinds = static_cast<int>(ControlEvent::Kind::job_ended) + 1;
   return kind_and_peer(io, m.event.kind, m.event.peer, kKinds) && io.text(m.event.text);
 }
 
 template <class Io, class T>
-bool fields(Io& io, T& m)
-  requires std::is_same_v<std::remove_const_t<T>, Report>
-{
+bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Report> {
   return io.text(m.text);
 }
 
 template <class Io, class T>
-bool fields(Io&, T&)
-  requires std::is_empty_v<T>
-{
+bool fields(Io&, T&) requires std::is_empty_v<T> {
   return true;
 }
 

@@ -29,9 +29,7 @@ struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t length = 0;
 
-  [[nodiscard]] const sockaddr* get() const {
-    return reinterpret_cast<const sockaddr*>(&storage);
-  }
+  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   [[nodiscard]] int family() const { return storage.ss_family; }
 };
 
@@ -76,24 +74,6 @@ Fd make_socket(int family) {
 
 void set_option(int socket, int level, int option, int value) {
   ::setsockopt(socket, level, option, &value, sizeof value);
-}
-
-/// Connects and waits for the outcome.
-Result<Fd> connect_to(const SocketAddress& address, const std::string& text, Deadline deadline) {
-  Fd socket = make_socket(address.family());
-  if (!socket.valid()) return fail_errno("a socket for " + text);
-  if (::connect(socket.get(), address.get(), address.length) != 0) {
-    if (errno != EINPROGRESS && errno != EINTR) return fail_errno(text);
-    if (!wait_socket(socket.get(), POLLOUT, deadline)) {
-      return fail(ErrorKind::timeout, text + ": no answer");
-    }
-    int error = 0;
-    socklen_t length = sizeof error;
-    ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-    errno = error;
-    if (error != 0) return fail_errno(text);
-  }
-  return socket;
 }
 
 /// Both ends of the connection are this very socket.
@@ -222,14 +202,39 @@ Result<Fd> accept_connection(int listener) {
   }
 }
 
-Result<Fd> connect_tcp(const Address& address, Deadline deadline) {
+Result<Fd> start_connect_tcp(const Address& address) {
   const std::string text = to_string(address);
   auto target = tcp_address(address.ip, address.port);
   if (!target) return fail(target.error());
-  auto socket = connect_to(*target, text, deadline);
-  if (socket && connected_to_itself(socket->get())) {
+  Fd socket = make_socket(target->family());
+  if (!socket.valid()) return fail_errno("a socket for " + text);
+  if (::connect(socket.get(), target->get(), target->length) != 0 && errno != EINPROGRESS &&
+      errno != EINTR) {
+    return fail_errno(text);
+  }
+  return socket;
+}
+
+Result<void> finish_connect_tcp(int socket, const std::string& text) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  if (::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
+  errno = error;
+  if (error != 0) return fail_errno(text);
+  if (connected_to_itself(socket)) {
     return fail(ErrorKind::system, text + ": connected to itself");
   }
+  return {};
+}
+
+Result<Fd> connect_tcp(const Address& address, Deadline deadline) {
+  auto socket = start_connect_tcp(address);
+  if (!socket) return socket;
+  const std::string text = to_string(address);
+  if (!wait_socket(socket->get(), POLLOUT, deadline)) {
+    return fail(ErrorKind::timeout, text + ": no answer");
+  }
+  HORA_TRY(finish_connect_tcp(socket->get(), text));
   return socket;
 }
 
@@ -307,7 +312,8 @@ Result<void> send_all(int socket, std::span<const std::byte> bytes, Deadline dea
     if (sent > 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(sent));
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!wait_socket(socket, POLLOUT, deadline)) return fail(ErrorKind::timeout, "sending: timed out");
+      if (!wait_socket(socket, POLLOUT, deadline))
+        return fail(ErrorKind::timeout, "sending: timed out");
     } else if (errno != EINTR) {
       return fail_errno("sending");
     }
@@ -351,7 +357,8 @@ Result<void> send_with_fds(int socket, std::span<const std::byte> bytes, std::ar
     // The descriptors travel with the first byte; the rest follows without them.
     if (sent > 0) return send_all(socket, bytes.subspan(static_cast<std::size_t>(sent)), deadline);
     if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!wait_socket(socket, POLLOUT, deadline)) return fail(ErrorKind::timeout, "sending: timed out");
+      if (!wait_socket(socket, POLLOUT, deadline))
+        return fail(ErrorKind::timeout, "sending: timed out");
     } else if (errno != EINTR) {
       return fail_errno("sending descriptors");
     }
@@ -428,7 +435,8 @@ std::vector<std::string> local_addresses() {
   std::stable_sort(ranked.begin(), ranked.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<std::string> addresses;
-  for (auto& [order, ip] : ranked) addresses.push_back(std::move(ip));
+  for (auto& [order, ip] : ranked)
+    addresses.push_back(std::move(ip));
   return addresses;
 }
 

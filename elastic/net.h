@@ -1,9 +1,10 @@
 // Net: the few socket calls that control links and sessions share, with deadlines and words.
 //
-// Addresses are numeric wherever a peer told us of them; only a rendezvous that a user or launcher named by
-// a host name is ever looked up. Abstract unix sockets have no file, so nothing is left behind, and exist
-// per network namespace; who is at the other end is asked from the kernel (same user), not believed.
-// All sockets are close-on-exec and non-blocking, and every wait ends at a deadline.
+// Addresses are numeric wherever a peer told us of them; only a rendezvous that a user or launcher
+// named by a host name is ever looked up. Abstract unix sockets have no file, so nothing is left
+// behind, and exist per network namespace; who is at the other end is asked from the kernel (same
+// user), not believed. All sockets are close-on-exec and non-blocking, and every wait ends at a
+// deadline.
 #pragma once
 
 #include <array>
@@ -43,13 +44,16 @@ Result<Fd> listen_tcp(const std::string& ip, std::uint16_t port);
 Result<Fd> listen_unix(const std::string& name);
 /// The port that a listener got.
 Result<std::uint16_t> port_of(int socket);
-/// An accepted connection, or an invalid Fd when none waits. Error: resource (no descriptors left) or
-/// system.
+/// An accepted connection, or an invalid Fd when none waits. Error: resource (no descriptors left)
+/// or system.
 Result<Fd> accept_connection(int listener);
 
 /// Connects to a numeric address. A connection to itself (possible on a local port of the ephemeral
 /// range) counts as refused.
 Result<Fd> connect_tcp(const Address& address, Deadline deadline);
+/// The same in two steps: after the first, wait until the socket is writable.
+Result<Fd> start_connect_tcp(const Address& address);
+Result<void> finish_connect_tcp(int socket, const std::string& text);
 /// Connects to an abstract unix socket of a process of the same user.
 Result<Fd> connect_unix(const std::string& name);
 /// Connects to a rendezvous; looks the host up if it is a name.
@@ -74,8 +78,8 @@ Result<void> send_with_fds(int socket, std::span<const std::byte> bytes, std::ar
 Result<std::array<Fd, 2>> receive_with_fds(int socket, std::span<std::byte> bytes,
                                            Deadline deadline);
 
-/// This host's addresses, best first: IPv4, IPv6, those of bridges and containers, loopback. Link-local ones
-/// are left out, since they mean nothing without an interface.
+/// This host's addresses, best first: IPv4, IPv6, those of bridges and containers, loopback.
+/// Link-local ones are left out, since they mean nothing without an interface.
 std::vector<std::string> local_addresses();
 
 }  // namespace hora

@@ -2,22 +2,24 @@
 //
 // Four starters are known by their variables, and asked in this order, the innermost first:
 //
-//   HORA_RANK, HORA_SIZE, ...      horarun (or somebody by hand; Horovod's HOROVOD_* names work too)
+//   HORA_RANK, HORA_SIZE, ...      horarun, or somebody by hand; HOROVOD_* names work too
 //   RANK, WORLD_SIZE, ...          torchrun
 //   OMPI_COMM_WORLD_RANK, ...      Open MPI's mpirun
 //   SLURM_PROCID, ...              srun, inside a step only: an salloc shell is one process
 //
-// and a process without any of them is a job of one. Half a pair, or numbers that cannot be, is an error
-// that names variables and values: guessing would start two jobs of one where a user meant one of two.
+// and a process without any of them is a job of one. Half a pair, or numbers that cannot be, is an
+// error that names variables and values: guessing would start two jobs of one where a user meant
+// one of two.
 //
 // The meeting place. horarun runs the rendezvous and says where (HORA_RENDEZVOUS). Under any other
-// starter rank 0 runs it: on an abstract unix socket named after the job if all ranks are on one host, else
-// on TCP at HORA_RENDEZVOUS, or at MASTER_ADDR with HORA_RENDEZVOUS_PORT or MASTER_PORT + 1 (MASTER_PORT
-// itself belongs to torch's store).
+// starter rank 0 runs it: on an abstract unix socket named after the job if all ranks are on one
+// host, else on TCP at HORA_RENDEZVOUS, or at MASTER_ADDR with HORA_RENDEZVOUS_PORT or MASTER_PORT
+// + 1 (MASTER_PORT itself belongs to torch's store).
 //
-// The secret. HORA_SECRET if set (horarun always sets it). Otherwise it is derived from the job's name and
-// the user id, which keeps strangers and other jobs apart by mistake, not by intent: on one host the
-// kernel's word about the peer's user id makes up for that; across hosts, set HORA_SECRET.
+// The secret. HORA_SECRET if set (horarun always sets it). Otherwise it is derived from the job's
+// name and the user id, which keeps strangers and other jobs apart by mistake, not by intent: on
+// one host the kernel's word about the peer's user id makes up for that; across hosts, set
+// HORA_SECRET.
 #include <algorithm>
 #include <charconv>
 #include <initializer_list>
@@ -55,7 +57,9 @@ std::string text_of(const Lookup& lookup, const char* name) {
   return variable ? variable->text : std::string();
 }
 
-std::string show(const Variable& variable) { return variable.name + "=" + variable.text; }
+std::string show(const Variable& variable) {
+  return variable.name + "=" + variable.text;
+}
 
 Result<int> number(const Variable& variable) {
   int value = 0;
@@ -69,9 +73,9 @@ Result<int> number(const Variable& variable) {
 }
 
 /// Reads "index of count"; nothing if neither is set.
-Result<std::optional<std::pair<int, int>>> read_pair(const Lookup& lookup,
-                                                     std::initializer_list<const char*> index_names,
-                                                     std::initializer_list<const char*> count_names) {
+Result<std::optional<std::pair<int, int>>> read_pair(
+    const Lookup& lookup, std::initializer_list<const char*> index_names,
+    std::initializer_list<const char*> count_names) {
   const auto index = find(lookup, index_names);
   const auto count = find(lookup, count_names);
   if (!index && !count) return std::nullopt;
@@ -86,16 +90,17 @@ Result<std::optional<std::pair<int, int>>> read_pair(const Lookup& lookup,
   auto limit = number(*count);
   if (!limit) return fail(limit.error());
   if (*limit < 1 || *limit > kMostRanks || *value >= *limit) {
-    return fail(ErrorKind::invalid_argument, show(*index) + " and " + show(*count) +
-                                                 " do not fit: 0 <= the first < the second <= " +
-                                                 std::to_string(kMostRanks));
+    return fail(ErrorKind::invalid_argument,
+                show(*index) + " and " + show(*count) +
+                    " do not fit: 0 <= the first < the second <= " + std::to_string(kMostRanks));
   }
   return std::pair{*value, *limit};
 }
 
 using Pair = std::optional<std::pair<int, int>>;
 
-/// Fills in hosts from what the starter said; missing cross numbers follow from equal, consecutive hosts.
+/// Fills in hosts from what the starter said; missing cross numbers follow from equal, consecutive
+/// hosts.
 Result<void> place(Placement& placement, const std::pair<int, int>& world, const Pair& local,
                    const Pair& cross) {
   std::tie(placement.rank, placement.size) = world;
@@ -113,7 +118,8 @@ Result<void> place(Placement& placement, const std::pair<int, int>& world, const
   return {};
 }
 
-/// Where rank 0 serves when no launcher does. `job` is what makes this job different from others here.
+/// Where rank 0 serves when no launcher does. `job` is what makes this job different from others
+/// here.
 Result<void> meet_at_rank_0(const Lookup& lookup, Placement& placement) {
   if (placement.size == 1) return {};
   if (const std::string job = text_of(lookup, "HORA_JOB"); !job.empty()) placement.job = job;
@@ -223,8 +229,7 @@ Result<std::optional<Placement>> from_openmpi(const Lookup& lookup) {
   auto world = read_pair(lookup, {"OMPI_COMM_WORLD_RANK"}, {"OMPI_COMM_WORLD_SIZE"});
   if (!world) return fail(world.error());
   if (!*world) return std::nullopt;
-  auto local =
-      read_pair(lookup, {"OMPI_COMM_WORLD_LOCAL_RANK"}, {"OMPI_COMM_WORLD_LOCAL_SIZE"});
+  auto local = read_pair(lookup, {"OMPI_COMM_WORLD_LOCAL_RANK"}, {"OMPI_COMM_WORLD_LOCAL_SIZE"});
   if (!local) return fail(local.error());
   Placement placement;
   placement.source = "openmpi";
@@ -270,8 +275,8 @@ Result<Pair> slurm_local(const Lookup& lookup, const std::pair<int, int>& world,
   if (!index) return fail(index.error());
   int count = world.second;
   if (node && node->second > 1) {
-    const auto list =
-        find(lookup, {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"});
+    const auto list = find(
+        lookup, {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"});
     if (!list) {
       return fail(ErrorKind::invalid_argument,
                   "several Slurm nodes, but SLURM_STEP_TASKS_PER_NODE is not set");
@@ -291,8 +296,8 @@ Result<Pair> slurm_local(const Lookup& lookup, const std::pair<int, int>& world,
 Result<std::optional<Placement>> from_slurm(const Lookup& lookup) {
   const std::string step = text_of(lookup, "SLURM_STEP_ID");
   if (step.empty() || !find(lookup, {"SLURM_PROCID"})) return std::nullopt;
-  auto world = read_pair(lookup, {"SLURM_PROCID"},
-                         {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"});
+  auto world =
+      read_pair(lookup, {"SLURM_PROCID"}, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"});
   if (!world) return fail(world.error());
   // Some steps (batch scripts) have a procid but are one process by nature; a size of 1 says so.
   auto node = read_pair(lookup, {"SLURM_NODEID"},

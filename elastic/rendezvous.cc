@@ -112,9 +112,9 @@ std::optional<Error> Rendezvous::objection(const Join& join) const {
   if (holder != nullptr) {
     return error(ErrorKind::invalid_argument,
                  "two processes say they are rank " + std::to_string(join.rank.value) + ": pid " +
-                     std::to_string(holder->pid) + " on " + holder->host_name + " came first, pid " +
-                     std::to_string(join.member.pid) + " on " + join.member.host_name +
-                     " is refused; every process needs a rank of its own");
+                     std::to_string(holder->pid) + " on " + holder->host_name +
+                     " came first, pid " + std::to_string(join.member.pid) + " on " +
+                     join.member.host_name + " is refused; every process needs a rank of its own");
   }
   return std::nullopt;
 }
@@ -126,11 +126,11 @@ void Rendezvous::on(ConnectionId from, const Join& join, TimePoint now, Actions&
   gone_.erase(join.rank);
   if (!exited_.empty()) {
     const auto& [rank, text] = *exited_.begin();
-    return refuse(from,
-                  {ErrorKind::peer_lost,
-                   "rank " + std::to_string(rank.value) + " has ended and will not come: " + text,
-                   rank},
-                  out);
+    return refuse(
+        from,
+        {ErrorKind::peer_lost,
+         "rank " + std::to_string(rank.value) + " has ended and will not come: " + text, rank},
+        out);
   }
   // A member that comes again has left the World it was in, even if its Leave is still under way.
   if (const auto seat = seats_.find(join.rank);
@@ -145,7 +145,8 @@ void Rendezvous::on(ConnectionId from, const Join& join, TimePoint now, Actions&
 }
 
 void Rendezvous::form(TimePoint now, Actions& out) {
-  for (const auto& [rank, seat] : seats_) monitor_.stop(rank);
+  for (const auto& [rank, seat] : seats_)
+    monitor_.stop(rank);
   seats_.clear();
   seated_.clear();
   gone_.clear();
@@ -158,7 +159,8 @@ void Rendezvous::form(TimePoint now, Actions& out) {
     monitor_.start(rank, now);
   }
   const Bytes welcome = encoded(Welcome{std::move(world)});
-  for (const auto& [rank, joiner] : forming_) send(joiner.connection, welcome, out);
+  for (const auto& [rank, joiner] : forming_)
+    send(joiner.connection, welcome, out);
   forming_.clear();
   tell_owner(Action::Kind::formed, Rank(-1), "", out);
 }
@@ -202,10 +204,10 @@ Rendezvous::Actions Rendezvous::on_exit(Rank rank, const std::string& text, Time
   }
   if (seated) lose(rank, text, out);
   if (!forming_.empty()) {
-    refuse_all({ErrorKind::peer_lost,
-                "rank " + std::to_string(rank.value) + " ended before all had started: " + text,
-                rank},
-               out);
+    refuse_all(
+        {ErrorKind::peer_lost,
+         "rank " + std::to_string(rank.value) + " ended before all had started: " + text, rank},
+        out);
   }
   return out;
 }
@@ -226,12 +228,14 @@ void Rendezvous::tell_others(Rank about, ControlEvent::Kind kind, const std::str
                              Actions& out) const {
   const Bytes bytes = encoded(Event{{kind, about, text}});
   for (const auto& [connection, rank] : seated_) {
-    if (rank != about && seats_.at(rank).state == Seat::State::present) send(connection, bytes, out);
+    if (rank != about && seats_.at(rank).state == Seat::State::present)
+      send(connection, bytes, out);
   }
 }
 
 void Rendezvous::refuse_all(const Error& error, Actions& out) {
-  for (const auto& [rank, joiner] : forming_) refuse(joiner.connection, error, out);
+  for (const auto& [rank, joiner] : forming_)
+    refuse(joiner.connection, error, out);
   forming_.clear();
 }
 
@@ -239,7 +243,8 @@ Rendezvous::Actions Rendezvous::on_end(const std::string& text) {
   Actions out;
   ended_ = text;
   const Bytes bytes = encoded(Event{{ControlEvent::Kind::job_ended, std::nullopt, text}});
-  for (const auto& [connection, rank] : seated_) send(connection, bytes, out);
+  for (const auto& [connection, rank] : seated_)
+    send(connection, bytes, out);
   refuse_all({ErrorKind::shutdown, "the job has ended: " + text, std::nullopt}, out);
   return out;
 }
@@ -251,9 +256,10 @@ Rendezvous::Actions Rendezvous::on_stop() {
     send(connection, bytes, out);
     close(connection, out);
   }
-  // Who waits for the next World may find another rendezvous in this place: the end of the connection
-  // tells it to look again.
-  for (const auto& [rank, joiner] : forming_) close(joiner.connection, out);
+  // Who waits for the next World may find another rendezvous in this place: the end of the
+  // connection tells it to look again.
+  for (const auto& [rank, joiner] : forming_)
+    close(joiner.connection, out);
   return out;
 }
 
@@ -264,7 +270,8 @@ Rendezvous::Actions Rendezvous::on_tick(TimePoint now) {
   for (const auto& [rank, seat] : seats_) {
     if (seat.lost_at && now >= *seat.lost_at) lost.push_back(rank);
   }
-  for (const Rank rank : lost) lose(rank, "its process has ended", out);
+  for (const Rank rank : lost)
+    lose(rank, "its process has ended", out);
   if (const auto due = monitor_.next_check(); !due || now < *due) return out;
   for (const auto& [rank, silent_for] : monitor_.check(now)) {
     const Member& member = seats_.at(rank).member;
@@ -279,8 +286,9 @@ Rendezvous::Actions Rendezvous::on_tick(TimePoint now) {
 }
 
 void Rendezvous::time_out(TimePoint now, Actions& out) {
-  const bool expired = std::any_of(forming_.begin(), forming_.end(),
-                                   [now](const auto& entry) { return now >= entry.second.gives_up; });
+  const bool expired = std::any_of(forming_.begin(), forming_.end(), [now](const auto& entry) {
+    return now >= entry.second.gives_up;
+  });
   // One that gives up is missing for all others: they fail now, with the same words.
   if (expired) refuse_all({ErrorKind::timeout, absent_and_present(), std::nullopt}, out);
 }
@@ -299,8 +307,8 @@ std::string Rendezvous::absent_and_present() const {
       absent.push_back(number);
     }
   }
-  return "not all of the " + std::to_string(rules_.size) + " ranks have come. Missing: " +
-         list_text(absent) + ". Here: " + list_text(present) +
+  return "not all of the " + std::to_string(rules_.size) +
+         " ranks have come. Missing: " + list_text(absent) + ". Here: " + list_text(present) +
          ". Look at the output of the missing ranks, or raise HORA_START_TIMEOUT_MS";
 }
 
@@ -320,7 +328,8 @@ std::optional<Rank> Rendezvous::seat_of(ConnectionId connection) const {
 std::optional<TimePoint> Rendezvous::next_deadline() const {
   std::optional<TimePoint> next = monitor_.next_check();
   const auto consider = [&next](TimePoint at) { next = next ? std::min(*next, at) : at; };
-  for (const auto& [rank, joiner] : forming_) consider(joiner.gives_up);
+  for (const auto& [rank, joiner] : forming_)
+    consider(joiner.gives_up);
   for (const auto& [rank, seat] : seats_) {
     if (seat.lost_at) consider(*seat.lost_at);
   }

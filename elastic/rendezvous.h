@@ -1,15 +1,16 @@
-// Rendezvous: makes Worlds. Pure: messages and time come in, actions go out; no socket, thread or clock.
+// Rendezvous: makes Worlds. Pure: messages and time come in, actions go out.
 //
-//   Join from a rank          -> a place in the forming World; a second process for a taken rank is refused
-//   the last place is taken   -> Welcome to all, with the next epoch
-//   Heartbeat                 -> answered; silence and return become events for the others
-//   Leave                     -> that member's end is no death any more
-//   a connection ends without -> after a grace period (in which the launcher may say how the process ended)
-//                                peer_lost for the others
-//   an exit is announced      -> peer_lost at once, or, while the World is forming, Refuse to all who wait
+//   Join                  a place in the forming World; a second process for a place is refused
+//   the last place taken  Welcome to all, with the next epoch
+//   Heartbeat             answered; silence and return become events for the others
+//   Leave                 that member's end is no death any more
+//   connection ends       peer_lost for the others, after a grace period in which the launcher may
+//                         say how the process ended
+//   an exit announced     peer_lost at once; while the World is forming, Refuse to all who wait
 //
-// One World lives while the next one forms: the same processes may shut down and start again any number of
-// times, each round a World with the next epoch. A member that joins again has left its old World.
+// One World lives while the next one forms: the same processes may shut down and start again any
+// number of times, each round a World with the next epoch. A member that joins again has left its
+// old World.
 //
 // Memory is bounded by the size of the job: a place per rank, forming and seated.
 #pragma once
@@ -95,7 +96,8 @@ class Rendezvous {
     ConnectionId connection = 0;
     Member member;
     std::string last_words;
-    std::optional<TimePoint> lost_at;  ///< Its connection has ended; lost then, if nobody knows better.
+    std::optional<TimePoint>
+        lost_at;  ///< Its connection has ended; lost then, if nobody knows better.
   };
 
   void on(ConnectionId from, const Join& join, TimePoint now, Actions& out);
@@ -103,7 +105,8 @@ class Rendezvous {
   [[nodiscard]] std::optional<Error> objection(const Join& join) const;
   void form(TimePoint now, Actions& out);
   void lose(Rank rank, const std::string& text, Actions& out);
-  void tell_others(Rank about, ControlEvent::Kind kind, const std::string& text, Actions& out) const;
+  void tell_others(Rank about, ControlEvent::Kind kind, const std::string& text,
+                   Actions& out) const;
   void refuse_all(const Error& error, Actions& out);
   void time_out(TimePoint now, Actions& out);
   void check_all_left(Actions& out);

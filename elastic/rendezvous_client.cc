@@ -19,11 +19,11 @@ namespace hora {
 
 namespace {
 
-constexpr auto kConnectPatience = 3s;   // One address may be a black hole; others may not.
+constexpr auto kConnectPatience = 3s;  // One address may be a black hole; others may not.
 constexpr auto kHandshakePatience = 5s;
 constexpr auto kFirstPause = 5ms;
 constexpr auto kLongestPause = 200ms;
-constexpr int kMostRejections = 8;      // About a second of trying.
+constexpr int kMostRejections = 8;  // About a second of trying.
 
 /// One attempt: a meeting, an error to be given to the caller, or one to be tried again.
 struct Attempt {
@@ -33,10 +33,12 @@ struct Attempt {
   bool rejected = false;  ///< Somebody answered, and it was not our rendezvous.
 };
 
-Attempt try_again(std::string why) { return {std::nullopt, std::nullopt, std::move(why), false}; }
+Attempt try_again(std::string why) {
+  return {std::nullopt, std::nullopt, std::move(why), false};
+}
 
-/// Where to knock. Rank 0 serves on all addresses and finds itself on loopback, whatever it is called by
-/// others.
+/// Where to knock. Rank 0 serves on all addresses and finds itself on loopback, whatever it is
+/// called by others.
 Result<std::vector<Endpoint>> endpoints_of(const Placement& placement) {
   auto endpoints = parse_endpoints(placement.rendezvous);
   if (!endpoints || !placement.serve || !endpoints->front().unix_name.empty()) return endpoints;
@@ -62,11 +64,12 @@ Result<Message> next_message(int socket, MessageReader& reader, Deadline deadlin
   }
 }
 
-/// How long the rendezvous shall wait for others: a little less than we do, because its answer knows who is
-/// missing and ours does not.
+/// How long the rendezvous shall wait for others: a little less than we do, because its answer
+/// knows who is missing and ours does not.
 std::uint32_t wait_ms(Deadline deadline) {
   const long long left = to_ms(deadline.left(steady_now()));
-  return static_cast<std::uint32_t>(std::max<long long>(left - std::min<long long>(left / 10, 500), 1));
+  return static_cast<std::uint32_t>(
+      std::max<long long>(left - std::min<long long>(left / 10, 500), 1));
 }
 
 Attempt wait_for_world(Meeting meeting, const Placement& placement, const Member& self,
@@ -139,7 +142,8 @@ Result<Meeting> meet(const Config& config, const Placement& placement, const Mem
       last_try = std::move(result.last_try);
       if (result.rejected && ++rejections >= kMostRejections) {
         return fail(ErrorKind::protocol,
-                    who + ": what answers at the rendezvous does not accept this rank (" + last_try +
+                    who + ": what answers at the rendezvous does not accept this rank (" +
+                        last_try +
                         "). Do all ranks have the same HORA_JOB and HORA_SECRET, and does another "
                         "job use this address?");
       }
@@ -147,11 +151,11 @@ Result<Meeting> meet(const Config& config, const Placement& placement, const Mem
     std::this_thread::sleep_for(std::min(pause, deadline.left(steady_now())));
     pause = std::min<Duration>(2 * pause, kLongestPause);
   }
-  return fail(ErrorKind::timeout, who + ": no World from the rendezvous at " +
-                                      placement.rendezvous + " within " +
-                                      std::to_string(config.start_timeout_ms) + " ms (last try: " +
-                                      last_try + "). " + host_of_rendezvous(placement) +
-                                      " runs it: is it alive? HORA_START_TIMEOUT_MS sets the limit");
+  return fail(ErrorKind::timeout,
+              who + ": no World from the rendezvous at " + placement.rendezvous + " within " +
+                  std::to_string(config.start_timeout_ms) + " ms (last try: " + last_try + "). " +
+                  host_of_rendezvous(placement) +
+                  " runs it: is it alive? HORA_START_TIMEOUT_MS sets the limit");
 }
 
 }  // namespace hora

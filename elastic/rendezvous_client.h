@@ -1,8 +1,9 @@
 // The way to the World: connect, prove, Join, wait.
 //
-// Ranks start in any order, and between two rounds of a job rank 0 closes one rendezvous and opens the next:
-// so whatever is about the connection (refused, reset, ended) is tried again until the deadline. What is about
-// us (refused by name, a proof that fails again and again) ends the attempt with the reason.
+// Ranks start in any order, and between two rounds of a job rank 0 closes one rendezvous and opens
+// the next: so whatever is about the connection (refused, reset, ended) is tried again until the
+// deadline. What is about us (refused by name, a proof that fails again and again) ends the attempt
+// with the reason.
 #pragma once
 
 #include "elastic/control.h"

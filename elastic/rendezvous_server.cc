@@ -1,7 +1,7 @@
-// The server is one thread that runs one Asio io_context; all state belongs to that thread, and the public
-// functions post to it. A connection moves through
+// The server is one thread that runs one Asio io_context; all state belongs to that thread, and the
+// public functions post to it. A connection moves through
 //
-//   stranger --handshake ok--> known --first message--> talking --> closing (sends what is queued, then closes)
+//   stranger --proof--> known --first message--> talking --> closing: sends what is queued
 //
 // and may end anywhere. The Rendezvous decides; `perform` does what it says.
 #include "elastic/rendezvous_server.h"
@@ -47,10 +47,11 @@ using Socket = asio::generic::stream_protocol::socket;
 using Bytes = std::shared_ptr<const std::vector<std::byte>>;
 
 constexpr std::size_t kMostStrangers = 128;
-constexpr auto kPatience = 5s;        // For a handshake and the first message; for a slow reader at the end.
+constexpr auto kPatience =
+    5s;  // For a handshake and the first message; for a slow reader at the end.
 constexpr auto kSweep = 500ms;
 constexpr auto kStopPatience = 200ms;
-constexpr auto kAcceptPause = 50ms;   // When the process has no descriptor left.
+constexpr auto kAcceptPause = 50ms;  // When the process has no descriptor left.
 constexpr std::size_t kMostQueuedBytes = std::size_t{64} << 20;
 
 struct Connection {
@@ -71,7 +72,9 @@ struct Connection {
 };
 using ConnectionPtr = std::shared_ptr<Connection>;
 
-std::array<std::byte, 16> random_bits() { return make_worker_id().bytes; }
+std::array<std::byte, 16> random_bits() {
+  return make_worker_id().bytes;
+}
 
 class Server final : public RendezvousServer {
  public:
@@ -128,9 +131,10 @@ class Server final : public RendezvousServer {
   }
 
   void accept_later() {
-    listener_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const error_code& error) {
-      if (!error) accept_all();
-    });
+    listener_.async_wait(asio::posix::stream_descriptor::wait_read,
+                         [this](const error_code& error) {
+                           if (!error) accept_all();
+                         });
   }
 
   void accept_all() {
@@ -205,7 +209,8 @@ class Server final : public RendezvousServer {
 
   void read_messages(const ConnectionPtr& connection) {
     connection->socket.async_read_some(
-        asio::buffer(connection->input), [this, connection](const error_code& error, std::size_t got) {
+        asio::buffer(connection->input),
+        [this, connection](const error_code& error, std::size_t got) {
           if (!is_open(connection)) return;
           if (error) return drop(connection);
           connection->reader.feed(std::span(connection->input).first(got));
@@ -233,8 +238,8 @@ class Server final : public RendezvousServer {
   /// Nobody joins as somebody else than it proved to be.
   static bool matches_proof(const Connection& connection, const Message& message) {
     const auto* join = std::get_if<Join>(&message);
-    return join == nullptr || (join->rank == connection.peer->rank &&
-                               join->member.worker == connection.peer->worker);
+    return join == nullptr ||
+           (join->rank == connection.peer->rank && join->member.worker == connection.peer->worker);
   }
 
   void send(const ConnectionPtr& connection, Bytes bytes) {
@@ -277,9 +282,8 @@ class Server final : public RendezvousServer {
       return;
     }
     // Posted, because the Rendezvous may be in the middle of saying something to others.
-    asio::post(io_, [this, id = connection->id] {
-      perform(rendezvous_.on_closed(id, steady_now()));
-    });
+    asio::post(io_,
+               [this, id = connection->id] { perform(rendezvous_.on_closed(id, steady_now())); });
   }
 
   [[nodiscard]] bool is_open(const ConnectionPtr& connection) const {
@@ -351,7 +355,8 @@ class Server final : public RendezvousServer {
       for (const auto& [id, connection] : connections_) {
         if (connection->drop_at && now >= *connection->drop_at) late.push_back(connection);
       }
-      for (const auto& connection : late) drop(connection);
+      for (const auto& connection : late)
+        drop(connection);
       sweep_later();
     });
   }
@@ -367,7 +372,8 @@ class Server final : public RendezvousServer {
     for (const auto& [id, connection] : connections_) {
       if (!connection->closing) others.push_back(connection);
     }
-    for (const auto& connection : others) drop(connection);
+    for (const auto& connection : others)
+      drop(connection);
     if (connections_.empty()) return io_.stop();
     sweep_.expires_after(kStopPatience);
     sweep_.async_wait([this](const error_code&) { io_.stop(); });
@@ -393,8 +399,7 @@ class Server final : public RendezvousServer {
 
 Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(RendezvousServerOptions options) {
   const bool local = !options.unix_name.empty();
-  auto listener =
-      local ? listen_unix(options.unix_name) : listen_tcp(options.ip, options.port);
+  auto listener = local ? listen_unix(options.unix_name) : listen_tcp(options.ip, options.port);
   if (!listener) return fail(listener.error());
   Endpoint endpoint{options.unix_name, options.ip, 0};
   if (!local) {
@@ -402,7 +407,9 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(RendezvousServ
     if (!port) return fail(port.error());
     endpoint.port = *port;
   }
-  const int family = local ? AF_UNIX : options.ip.find(':') != std::string::npos ? AF_INET6 : AF_INET;
+  const int family = local                                       ? AF_UNIX
+                     : options.ip.find(':') != std::string::npos ? AF_INET6
+                                                                 : AF_INET;
   try {
     auto server = std::make_unique<Server>(std::move(options), std::move(*listener),
                                            to_string(endpoint), family);
@@ -423,13 +430,26 @@ std::string process_state(std::int64_t pid) {
   const char state = line[close + 2];
   const char* meaning = "";
   switch (state) {
-    case 'R': meaning = " (running)"; break;
-    case 'S': meaning = " (sleeping)"; break;
-    case 'D': meaning = " (waiting for a device)"; break;
-    case 'T': meaning = " (stopped)"; break;
-    case 't': meaning = " (stopped by a debugger)"; break;
-    case 'Z': meaning = " (dead, not yet reaped)"; break;
-    default: break;
+    case 'R':
+      meaning = " (running)";
+      break;
+    case 'S':
+      meaning = " (sleeping)";
+      break;
+    case 'D':
+      meaning = " (waiting for a device)";
+      break;
+    case 'T':
+      meaning = " (stopped)";
+      break;
+    case 't':
+      meaning = " (stopped by a debugger)";
+      break;
+    case 'Z':
+      meaning = " (dead, not yet reaped)";
+      break;
+    default:
+      break;
   }
   return std::string("state ") + state + meaning;
 }

@@ -1,9 +1,9 @@
 // RendezvousServer: the edge of the rendezvous: sockets, a thread and a clock around `Rendezvous`.
 //
-// It runs inside the launcher (one per job), and inside rank 0 when there is no launcher. It listens on one
-// place; every connection must prove the job's secret before a word of it is believed, and a stranger gets no
-// answer. What strangers can cost is bounded: 128 connections without proof at a time (the oldest goes
-// first), 5 s each, a few hundred bytes each.
+// It runs inside the launcher (one per job), and inside rank 0 when there is no launcher. It
+// listens on one place; every connection must prove the job's secret before a word of it is
+// believed, and a stranger gets no answer. What strangers can cost is bounded: 128 connections
+// without proof at a time (the oldest goes first), 5 s each, a few hundred bytes each.
 //
 // Callbacks run on the server's thread; they must be quick and must not destroy the server.
 #pragma once
@@ -28,7 +28,8 @@ struct RendezvousServerOptions {
   std::string ip = "127.0.0.1";  ///< else on this numeric address ("::": all, IPv4 and IPv6)
   std::uint16_t port = 0;        ///< and port.
   Duration heartbeat_limit = 2s;
-  /// How long the end of a control connection waits for announce_exit to explain it; 0 where nobody will.
+  /// How long the end of a control connection waits for announce_exit to explain it; 0 where nobody
+  /// will.
   Duration evidence_grace = 0ms;
   /// More about a silent member ("state T (stopped)", see process_state), or an empty text.
   std::function<std::string(const Member&)> inspect;
@@ -38,7 +39,7 @@ struct RendezvousServerOptions {
   std::function<void(Rank, const std::string& text)> on_silent;
   std::function<void(Rank, const std::string& text)> on_back;
   std::function<void(Rank, const std::string& text)> on_report;  ///< The rank's own last words.
-  std::function<void()> on_formed;    ///< A World was made.
+  std::function<void()> on_formed;                               ///< A World was made.
   std::function<void()> on_all_left;  ///< Its last member has left or is lost.
   Log log;
 };
@@ -46,7 +47,7 @@ struct RendezvousServerOptions {
 class RendezvousServer {
  public:
   struct Stats {
-    std::uint64_t strangers = 0;  ///< Connections dropped because they proved nothing.
+    std::uint64_t strangers = 0;    ///< Connections dropped because they proved nothing.
     std::uint64_t connections = 0;  ///< Open now.
     std::uint64_t worlds = 0;       ///< Made so far.
   };
@@ -63,8 +64,8 @@ class RendezvousServer {
 
   // Any thread.
 
-  /// The process of `rank` has ended, and this is how: "killed by signal 9 (Killed)". Everybody learns of
-  /// it; if the World is still forming, those who wait get an error.
+  /// The process of `rank` has ended, and this is how: "killed by signal 9 (Killed)". Everybody
+  /// learns of it; if the World is still forming, those who wait get an error.
   virtual void announce_exit(Rank rank, const std::string& text) = 0;
   /// Ends the job for all members, now and later; `text` says why.
   virtual void end_job(const std::string& text) = 0;
@@ -74,7 +75,8 @@ class RendezvousServer {
   RendezvousServer() = default;
 };
 
-/// What the kernel says about a process of this host: "state T (stopped)"; empty if it does not exist.
+/// What the kernel says about a process of this host: "state T (stopped)"; empty if it does not
+/// exist.
 std::string process_state(std::int64_t pid);
 
 }  // namespace hora

@@ -67,6 +67,8 @@ void untrack_fd(int fd) {
                                         std::memory_order_relaxed);
 }
 
-std::uint64_t fork_generation() { return generation.load(std::memory_order_relaxed); }
+std::uint64_t fork_generation() {
+  return generation.load(std::memory_order_relaxed);
+}
 
 }  // namespace hora
