@@ -60,6 +60,7 @@ Schedule make_doubling(int size, int me) {
   const int depth = rounds + 2 * fold_merges;
   const bool in_pair = me < 2 * folded;
 
+  builder.reserve_tags(merges + fold_merges);
   builder.pack(input);
   if (in_pair && me % 2 == 0) {
     builder.send(me + 1, 0, kWhole, input, place(arrived, 0));
