@@ -99,8 +99,8 @@ class Coordinator {
                                                      std::span<const std::uint32_t> outstanding);
   /// When take_message may have something without new input (hold, stall check), or nothing.
   [[nodiscard]] std::optional<TimePoint> next_deadline() const;
-  /// Ranks that have not yet submitted the tensor that waits longest; 0 if none waits. Lets the
-  /// root sleep until that many have rung.
+  /// The smallest number of ranks whose messages could make some waiting tensor ready; 0 if none waits. A
+  /// lower bound is allowed, more is not: the root sleeps until that many have rung.
   [[nodiscard]] std::uint32_t missing_ranks() const;
   /// For the timeline and tests: (name, ranks that have it) of every waiting tensor.
   [[nodiscard]] std::vector<std::pair<std::string, std::vector<Rank>>> waiting() const;
