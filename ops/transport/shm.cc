@@ -284,6 +284,8 @@ class ShmTransportImpl final : public ShmTransport {
       link->flush();
   }
 
+  void set_fault_at_publish(std::uint64_t sends) override { own_.publishes_left = sends; }
+
  private:
   OwnAreas own_;
   ShmOffer offer_;
