@@ -264,7 +264,7 @@ bool Engine::move_control(TimePoint now) {
   }
   if (!agreed_ || stopped_) return happened;
 
-  if (const auto message = negotiator_.take_message()) {
+  while (const auto message = negotiator_.take_message()) {
     send_to_root(*message, now);
     happened = true;
   }
