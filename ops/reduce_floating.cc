@@ -36,11 +36,11 @@ void choose_op(ReduceOp op, Inputs inputs, std::byte* out, std::size_t count,
     case ReduceOp::sum:
       return run_sized<Lanes, Sum>(inputs, out, {0, count}, finish);
     case ReduceOp::min:
-      return run_sized<Lanes, FloatMin>(inputs, out, {0, count}, finish);
+      return run_any<Lanes, FloatMin>(inputs, out, {0, count}, finish);
     case ReduceOp::max:
-      return run_sized<Lanes, FloatMax>(inputs, out, {0, count}, finish);
+      return run_any<Lanes, FloatMax>(inputs, out, {0, count}, finish);
     case ReduceOp::product:
-      return run_sized<Lanes, FloatProduct>(inputs, out, {0, count}, finish);
+      return run_any<Lanes, FloatProduct>(inputs, out, {0, count}, finish);
     case ReduceOp::adasum:
       break;
   }

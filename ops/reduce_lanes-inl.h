@@ -56,19 +56,28 @@ class FloatFinish {
         divides_(finish.divisor != 1 && !multiplies_),
         postscales_(finish.postscale != 1.0) {}
 
-  /// The branches are the same for a whole call, and cost nothing beside the loads.
+  [[nodiscard]] HWY_INLINE bool is_identity() const {
+    return !multiplies_ && !divides_ && !postscales_;
+  }
   HWY_INLINE V operator()(V v) const {
     if (multiplies_) v = hn::Mul(v, reciprocal_);
     if (divides_) v = hn::Div(v, divisor_);
     if (postscales_) v = hn::Mul(v, postscale_);
-    const V nan = hn::Set(D{}, std::numeric_limits<T>::quiet_NaN());
-    return hn::IfThenElse(hn::IsNaN(v), nan, v);
+    return v;
   }
 
  private:
   V divisor_, reciprocal_, postscale_;
   bool multiplies_, divides_, postscales_;
 };
+
+/// `v`, or the one NaN.
+template <class V>
+HWY_INLINE V with_one_nan(V v) {
+  using D = hn::DFromV<V>;
+  const V nan = hn::Set(D{}, std::numeric_limits<hn::TFromD<D>>::quiet_NaN());
+  return hn::IfThenElse(hn::IsNaN(v), nan, v);
+}
 
 template <class T>
 struct Floats {
@@ -80,9 +89,7 @@ struct Floats {
   static constexpr std::size_t kUnroll = 4;
 
   static HWY_INLINE Pack load(const Element* from) { return hn::LoadU(D{}, from); }
-  static HWY_INLINE void store(Pack pack, const Finisher& finish, Element* to) {
-    hn::StoreU(finish(pack), D{}, to);
-  }
+  static HWY_INLINE void store(Pack pack, Element* to) { hn::StoreU(with_one_nan(pack), D{}, to); }
 };
 
 // AVX2 and AVX3 imply F16C. Highway's own emulation truncates, so what lacks F16C is done below.
@@ -161,9 +168,9 @@ struct Halves {
       return widen_float16(hn::PromoteTo(DBits{}, bits));
     }
   }
-  static HWY_INLINE void store(Pack pack, const Finisher& finish, Element* to) {
+  static HWY_INLINE void store(Pack pack, Element* to) {
     const hn::Rebind<std::uint16_t, DFloat> d16;
-    const VFloat value = finish(pack);
+    const VFloat value = with_one_nan(pack);
     if constexpr (kConvertsFloat16) {
       const auto half = hn::DemoteTo(hn::Rebind<hwy::float16_t, DFloat>{}, value);
       hn::StoreU(hn::BitCast(d16, half), d16, to);
@@ -190,10 +197,10 @@ struct Brains {
     return {hn::BitCast(DFloat{}, hn::ShiftLeft<16>(both)),
             hn::BitCast(DFloat{}, hn::And(both, upper))};
   }
-  static HWY_INLINE void store(Pack pack, const Finisher& finish, Element* to) {
+  static HWY_INLINE void store(Pack pack, Element* to) {
     const VBits upper = hn::Set(DBits{}, 0xffff0000);
-    const VBits even = hn::ShiftRight<16>(rounded(finish(pack.even)));
-    const VBits odd = hn::And(rounded(finish(pack.odd)), upper);
+    const VBits even = hn::ShiftRight<16>(rounded(with_one_nan(pack.even)));
+    const VBits odd = hn::And(rounded(with_one_nan(pack.odd)), upper);
     hn::StoreU(hn::BitCast(D16{}, hn::Or(even, odd)), D16{}, to);
   }
 
@@ -208,7 +215,10 @@ struct Brains {
   }
 };
 
-// The operations on a pair of vectors.
+// The operations and the finish on a pair of vectors.
+HWY_INLINE Brains::Pack finished(const FloatFinish<float>& finish, Brains::Pack pack) {
+  return {finish(pack.even), finish(pack.odd)};
+}
 template <class Op>
 HWY_INLINE Brains::Pack enter(Brains::Pack pack) {
   return {Op::enter(pack.even), Op::enter(pack.odd)};
@@ -222,9 +232,14 @@ HWY_INLINE Brains::Pack leave(Brains::Pack pack) {
   return {Op::leave(pack.even), Op::leave(pack.odd)};
 }
 
-/// What is stored as it is.
+/// Of what is finished elsewhere.
 struct NoFinish {
   explicit NoFinish(const Finish&) {}
+  [[nodiscard]] HWY_INLINE bool is_identity() const { return true; }
+  template <class V>
+  HWY_INLINE V operator()(V v) const {
+    return v;
+  }
 };
 
 template <class T>
@@ -237,16 +252,13 @@ struct Integers {
   static constexpr std::size_t kUnroll = 4;
 
   static HWY_INLINE Pack load(const Element* from) { return hn::LoadU(D{}, from); }
-  static HWY_INLINE void store(Pack pack, const NoFinish&, Element* to) {
-    hn::StoreU(pack, D{}, to);
-  }
+  static HWY_INLINE void store(Pack pack, Element* to) { hn::StoreU(pack, D{}, to); }
 };
 
-/// Divides, postscales, truncates and saturates to integers of type T, in float64.
+/// Divides and postscales integers in float64, truncating after the division.
 ///
 /// The quotient is exact although float64 rounds: a quotient s/d that is no integer is at least 1/d
 /// away from one, and its rounding error is at most |s/d| * 2^-53, which is less while |s| < 2^53.
-template <class T>
 class IntegerFinish {
  public:
   using D = hn::ScalableTag<double>;
@@ -258,15 +270,11 @@ class IntegerFinish {
         divides_(finish.divisor != 1),
         postscales_(finish.postscale != 1.0) {}
 
+  [[nodiscard]] HWY_INLINE bool is_identity() const { return !divides_ && !postscales_; }
   HWY_INLINE V operator()(V v) const {
     if (divides_) v = hn::Trunc(hn::Div(v, divisor_));
-    if (postscales_) {
-      v = hn::Mul(v, postscale_);
-      v = hn::IfThenElseZero(hn::Eq(v, v), v);
-    }
-    const V least = hn::Set(D{}, static_cast<double>(std::numeric_limits<T>::min()));
-    const V most = hn::Set(D{}, static_cast<double>(std::numeric_limits<T>::max()));
-    return hn::Min(hn::Max(v, least), most);
+    if (postscales_) v = hn::Mul(v, postscale_);
+    return v;
   }
 
  private:
@@ -281,7 +289,7 @@ struct Quotients {
   using D32 = hn::Rebind<std::int32_t, D>;
   using DStored = hn::Rebind<T, D>;
   using Pack = hn::Vec<D>;
-  using Finisher = IntegerFinish<T>;
+  using Finisher = IntegerFinish;
   static constexpr std::size_t kStep = hn::MaxLanes(D{});
   static constexpr std::size_t kUnroll = 2;
 
@@ -292,8 +300,11 @@ struct Quotients {
     else
       return hn::PromoteTo(D{}, hn::PromoteTo(D32{}, stored));
   }
-  static HWY_INLINE void store(Pack pack, const Finisher& finish, Element* to) {
-    const auto whole = hn::DemoteTo(D32{}, finish(pack));
+  static HWY_INLINE void store(Pack pack, Element* to) {
+    const Pack least = hn::Set(D{}, static_cast<double>(std::numeric_limits<T>::min()));
+    const Pack most = hn::Set(D{}, static_cast<double>(std::numeric_limits<T>::max()));
+    const Pack number = hn::IfThenElseZero(hn::Eq(pack, pack), pack);
+    const auto whole = hn::DemoteTo(D32{}, hn::Min(hn::Max(number, least), most));
     if constexpr (sizeof(T) == 4)
       hn::StoreU(whole, D32{}, to);
     else

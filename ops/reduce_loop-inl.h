@@ -95,9 +95,16 @@ class Loop {
       }
     }
 #pragma GCC unroll 4
-    for (std::size_t p = 0; p < kPacks; ++p) {
-      Lanes::store(leave<Op>(sums[p]), finish_, out + p * Lanes::kStep);
+    for (std::size_t p = 0; p < kPacks; ++p)
+      sums[p] = leave<Op>(sums[p]);
+    if (!finish_.is_identity()) {
+#pragma GCC unroll 4
+      for (std::size_t p = 0; p < kPacks; ++p)
+        sums[p] = finished(finish_, sums[p]);
     }
+#pragma GCC unroll 4
+    for (std::size_t p = 0; p < kPacks; ++p)
+      Lanes::store(sums[p], out + p * Lanes::kStep);
   }
 
   HWY_INLINE void rest(std::size_t at, Element* out, std::size_t bytes) const {
@@ -108,7 +115,7 @@ class Loop {
       std::memcpy(buffer, input(k) + at, bytes);
       sum = combine<Op>(sum, enter<Op>(Lanes::load(buffer)));
     }
-    Lanes::store(leave<Op>(sum), finish_, buffer);
+    Lanes::store(finished(finish_, leave<Op>(sum)), buffer);
     std::memcpy(out, buffer, bytes);
   }
 

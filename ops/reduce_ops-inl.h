@@ -119,7 +119,7 @@ struct All : IntegerMin {
   }
 };
 
-// An operation on a Pack that is a single vector. bfloat16 brings its own for two.
+// The operations and the finish on a Pack that is a single vector. bfloat16 brings its own for two.
 template <class Op, class V>
 HWY_INLINE V enter(V v) {
   return Op::enter(v);
@@ -131,6 +131,10 @@ HWY_INLINE V combine(V a, V b) {
 template <class Op, class V>
 HWY_INLINE V leave(V v) {
   return Op::leave(v);
+}
+template <class Finisher, class V>
+HWY_INLINE V finished(const Finisher& finish, V v) {
+  return finish(v);
 }
 
 }  // namespace
