@@ -154,7 +154,8 @@ class RuntimeImpl final : public Runtime {
     auto layout = make_layout(config_, world.size(), arena_->bytes());
     if (!layout) return fail(layout.error());
     auto session = build_session(world, listeners, *arena_, *wait_point_,
-                                 {config_, placement_, *layout, deadline});
+                                 {config_, placement_, *layout, deadline,
+                                  [this] { return lost_early(); }});
     if (!session) return fail(session.error());
     session_ = std::move(*session);
     log_ =
@@ -169,8 +170,12 @@ class RuntimeImpl final : public Runtime {
       early_events_.clear();
       engine_ready_ = true;
     }
-    for (Fd& witness : session_->witnesses)
-      static_cast<void>(witness);
+    for (std::size_t rank = 0; rank < session_->witnesses.size(); ++rank) {
+      Fd& witness = session_->witnesses[rank];
+      if (witness.valid()) {
+        control_->watch(Rank(static_cast<std::int32_t>(rank)), std::move(witness));
+      }
+    }
     progress_ = std::make_unique<Progress>(*engine_, *wait_point_, config_.engine_thread);
     const bool met = progress_->drive_start(
         [this] { return engine_->agreed() || engine_->stopped().has_value(); }, deadline);
@@ -181,6 +186,21 @@ class RuntimeImpl final : public Runtime {
                                           " ms; raise HORA_START_TIMEOUT_MS if they are slow");
     }
     return {};
+  }
+
+  /// What makes building the session pointless, if anything.
+  std::optional<Error> lost_early() {
+    const std::lock_guard lock(early_mutex_);
+    for (const ControlEvent& event : early_events_) {
+      if (event.kind == ControlEvent::Kind::job_ended) {
+        return Error{ErrorKind::shutdown, "the job has ended: " + event.text, std::nullopt};
+      }
+      if (event.kind == ControlEvent::Kind::peer_lost && event.peer) {
+        return Error{ErrorKind::peer_lost,
+                     control_->world().describe(*event.peer) + ": " + event.text, event.peer};
+      }
+    }
+    return std::nullopt;
   }
 
   void on_control_event(ControlEvent event) {
