@@ -46,7 +46,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "compress/codec.h",
         "compress/residual.h",
     ),
-    "elastic/": ("runtime/base/", "ops/transport/transport.h"),
+    "elastic/": ("runtime/base/", "ops/transport/"),
     "runtime/": (
         "runtime/base/",
         "ops/transport/transport.h",
@@ -66,7 +66,7 @@ HEAVY_HEADERS: dict[str, tuple[str, ...]] = {
     r"pybind11/": ("python/bindings/",),
     r"CLI/": ("launcher/options.cc",),
     r"spdlog/|fmt/": ("runtime/base/log.cc",),
-    r"sodium": ("runtime/base/handshake.cc", "runtime/base/ids.cc"),
+    r"sodium": ("runtime/base/handshake.cc", "runtime/base/ids.cc", "elastic/job.cc"),
     r"hwy/": ("ops/reduce.cc",),
 }
 
