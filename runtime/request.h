@@ -1,8 +1,9 @@
 // Request and Response: what negotiation is about.
 //
-// A Request says "this rank has this tensor ready for this collective". When all ranks have said so and
-// agree, the root's Coordinator answers with a Response, the same on all ranks and in the same order; it
-// carries all that is needed to run the collective. A Response may hold several tensors: they are fused.
+// A Request says "this rank has this tensor ready for this collective". When all ranks have said so
+// and agree, the root's Coordinator answers with a Response, the same on all ranks and in the same
+// order; it carries all that is needed to run the collective. A Response may hold several tensors:
+// they are fused.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,7 @@ std::string shape_text(const std::vector<std::int64_t>& shape);
 /// One tensor of a response.
 struct ResponseTensor {
   std::string name;
-  std::vector<std::int64_t> shape;       ///< Allgather: the first dimension is this rank's own business.
+  std::vector<std::int64_t> shape;  ///< Allgather: the first dimension is this rank's own business.
   std::vector<std::int64_t> first_dims;  ///< Allgather: by rank.
 };
 
