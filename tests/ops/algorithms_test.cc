@@ -1,7 +1,8 @@
 // What all algorithms have in common, over the rows of the registry; then what makes each special.
 //
-// Two judges that know nothing of each other: the symbolic check, and a playback that runs the tasks in
-// random order on strings, lets messages land at random moments, and looks at what is unpacked.
+// Two judges that know nothing of each other: the symbolic check, and a playback that runs the
+// tasks in random order on strings, lets messages land at random moments, and looks at what is
+// unpacked.
 #include "ops/algorithms/algorithms.h"
 
 #include <algorithm>
@@ -28,12 +29,12 @@ using testing::roots_of;
 
 const std::vector<int> kSizes = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 31, 32, 64};
 
-// ---- Playback ------------------------------------------------------------------------------------
+// ---- Playback -----------------------------------------------------------------------------------
 
 enum class Memory { shared, separate, hosts_of_two };
 
-// Runs the schedules of a group in an order chosen by a seed. A cell holds text: what a rank packed is
-// "rank.chunk", a merge joins with '+', a finished sum begins with '='.
+// Runs the schedules of a group in an order chosen by a seed. A cell holds text: what a rank packed
+// is "rank.chunk", a merge joins with '+', a finished sum begins with '='.
 class Playback {
  public:
   Playback(const std::vector<Schedule>& group, Memory memory, unsigned seed)
@@ -162,7 +163,7 @@ std::string expected_result(const std::vector<Schedule>& group, int chunk) {
   return sum;
 }
 
-// ---- All rows ------------------------------------------------------------------------------------
+// ---- All rows -----------------------------------------------------------------------------------
 
 TEST_CASE("algorithms: every row passes the symbolic check, for all sizes and roots") {
   for (const AlgorithmRow& row : algorithms()) {
@@ -246,7 +247,7 @@ TEST_CASE("algorithms: rows are found by name and collective, and described") {
   CHECK(find_algorithm("", Collective::barrier) == nullptr);
 }
 
-// ---- Single algorithms ---------------------------------------------------------------------------
+// ---- Single algorithms --------------------------------------------------------------------------
 
 TEST_CASE("exchange, direct, doubling: contributions are added in rank order") {
   for (const char* name : {"exchange", "direct", "doubling"}) {

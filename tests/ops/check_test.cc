@@ -1,7 +1,7 @@
 // The check must see what is wrong, and say it well. Right schedules are broken in one place each.
 //
-// First by name, with the sentence that a developer would read; then every row of the registry, broken in
-// every single field of every task, and with every dependency dropped: not one may pass.
+// First by name, with the sentence that a developer would read; then every row of the registry,
+// broken in every single field of every task, and with every dependency dropped: not one may pass.
 #include "ops/check.h"
 
 #include <algorithm>
@@ -71,7 +71,7 @@ void drop_dependency_on(Schedule& schedule, TaskId id, TaskId earlier) {
   FAIL("there is no such dependency");
 }
 
-// ---- Mutants with names --------------------------------------------------------------------------
+// ---- Mutants with names -------------------------------------------------------------------------
 
 TEST_CASE("check: a merge that does not wait for a recv") {
   Group group = direct(3);
@@ -391,7 +391,7 @@ TEST_CASE("check: the order of contributions is that of right schedules only") {
   CHECK(contribution_order(group, 1).empty());
 }
 
-// ---- All mutants ---------------------------------------------------------------------------------
+// ---- All mutants --------------------------------------------------------------------------------
 
 using Mutation = std::function<bool(Schedule&, TaskId)>;  // False: does not apply to this task.
 

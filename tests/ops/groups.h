@@ -1,4 +1,7 @@
 // Groups of schedules, for the tests of ops.
+//
+// A row of the registry makes the schedule of one rank; the check, the playback and the mutants
+// want those of all ranks of a group together.
 #pragma once
 
 #include <string>
