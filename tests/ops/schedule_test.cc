@@ -1,4 +1,7 @@
 // What the builder makes of the words of an algorithm.
+//
+// Above all the dependencies, which an algorithm never states: those on data, those of after(), and
+// those that make every unpack last.
 #include "ops/schedule.h"
 
 #include <set>
