@@ -1,7 +1,7 @@
 // World: the members of one epoch, as an immutable value.
 //
-// Everything that depends on who takes part hangs on a World and is replaced with it, never changed. Ranks,
-// addresses and hosts are facts of a World, not of a process.
+// Everything that depends on who takes part hangs on a World and is replaced with it, never
+// changed. Ranks, addresses and hosts are facts of a World, not of a process.
 #pragma once
 
 #include <array>
@@ -35,11 +35,14 @@ struct Member {
   int cross_size = 1;
 };
 
+/// "rank 2 (pid 17 on node1)".
+std::string describe(const Member& member, Rank rank);
+
 struct World {
   std::array<std::byte, 16> job{};  ///< Names the job; part of every handshake.
   Epoch epoch{};
-  Rank self{};                      ///< Which member this copy belongs to.
-  std::vector<Member> members;      ///< In rank order.
+  Rank self{};                  ///< Which member this copy belongs to.
+  std::vector<Member> members;  ///< In rank order.
 
   [[nodiscard]] int size() const { return static_cast<int>(members.size()); }
   [[nodiscard]] const Member& me() const { return members[index_of(self)]; }

@@ -1,8 +1,8 @@
 // The symbolic check: a template is right, or this says where it is wrong.
 //
-// Runs the schedules of all ranks together on symbols instead of numbers: a cell holds the ordered list of
-// contributions (rank, chunk) that it is the sum of. Nothing about time: any order that the dependencies
-// allow must give the same symbols.
+// Runs the schedules of all ranks together on symbols instead of numbers: a cell holds the ordered
+// list of contributions (rank, chunk) that it is the sum of. Nothing about time: any order that the
+// dependencies allow must give the same symbols.
 #pragma once
 
 #include <optional>
@@ -13,8 +13,13 @@
 
 namespace hora {
 
-/// Checks the schedules of ranks 0..size-1 of one collective, all properties of schedule.h, with and
-/// without shared memory. Returns nothing, or one sentence that names rank, task and broken rule.
+/// Checks the schedules of ranks 0..size-1 of one collective, all properties of schedule.h, with
+/// and without shared memory. Returns nothing, or one sentence that names rank, task and broken
+/// rule.
 std::optional<std::string> check_schedules(const std::vector<Schedule>& by_rank);
+
+/// The order in which right schedules of shape `reduce` add the contributions of the ranks to `chunk`; empty
+/// if the check fails.
+std::vector<int> contribution_order(const std::vector<Schedule>& by_rank, int chunk);
 
 }  // namespace hora

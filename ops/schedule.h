@@ -22,11 +22,13 @@
 //   copy    operand -> at                                 (no-op if it lies there already)
 //   merge   operands -> at, reduced in the order given; `finish` also divides and postscales
 //   unpack  operand -> caller's tensors. Runs only when every other task of the segment is complete, because
-//           a caller's tensor is overwritten only when the segment's result is wholly here.
+//           a caller's tensor is overwritten only when the segment's result is wholly here. (The builder adds
+//           these dependencies: on the first unpack directly, the other unpacks wait for the first.)
 //
-// Rules a template obeys (all proved by the check): operands of a merge cover each rank's contribution
-// once, lower ranks first; a cell is written once; completion on any rank depends on every rank's start
-// (broadcast: on the root's); between two ranks (tag) names one message.
+// Rules a template obeys (all proved by the check): a finished chunk holds each rank's contribution once,
+// lower ranks first (ring: from rank chunk + 1 around), by the same merges for every rank; a cell is written
+// once, so packed inputs stay; completion on any rank depends on every rank's start (broadcast: on the
+// root's); between two ranks (tag) names one message.
 #pragma once
 
 #include <cstddef>
@@ -58,13 +60,17 @@ struct Place {
   friend constexpr bool operator==(const Place&, const Place&) = default;
 };
 
+inline Place place(std::uint16_t buffer, int cell) {
+  return Place{buffer, static_cast<std::uint16_t>(cell)};
+}
+
 /// What merge, copy and unpack read: a place in our own slot, or what a recv brought.
 struct Operand {
   TaskId received = kNoTask;  ///< A recv task, or kNoTask: then `place` counts.
   Place place{};
 };
 
-/// A buffer of the slot. `cells` chunk strides long.
+/// A buffer of the slot. `cells` chunk strides long, maybe none.
 struct BufferSpec {
   std::string name;
   std::uint16_t cells = 0;
@@ -109,6 +115,13 @@ struct Schedule {
   [[nodiscard]] std::size_t cells(bool views_only) const;
 };
 
+/// What one rank sends for one segment.
+struct Traffic {
+  std::size_t messages = 0;
+  double segments = 0;  ///< Payload, in lengths of the segment (of a gather: in `size` contributions).
+};
+Traffic traffic_of(const Schedule& schedule);
+
 /// Writes a Schedule in the words of the algorithm. Dependencies on operands and on the writer of a sent
 /// place are found by the builder; only other orderings need `after`.
 class ScheduleBuilder {
@@ -125,16 +138,20 @@ class ScheduleBuilder {
   TaskId merge(const std::vector<Operand>& operands, int chunk, Place at, bool finish);
   TaskId unpack(Operand from, int chunk);
   void after(TaskId task, TaskId dependency);
+  /// Makes `tags` at least this: all ranks must agree on it, also those that see only a part of the tags.
+  void reserve_tags(int tags);
 
   /// Ends the schedule: `depth` in hops, `root` for broadcasts.
   Schedule finish(int depth, int root = 0);
 
  private:
   TaskId add(Task task, const std::vector<Operand>& operands);
-  /// The tasks that wrote what `place`/`chunk` covers.
-  void depend_on_writers(std::vector<TaskId>& out, Place place, int chunk) const;
+  /// Appends the tasks that wrote what `from`/`chunk` covers.
+  void depend_on_writers(std::vector<TaskId>& out, Place from, int chunk) const;
+  void make_unpacks_last();
 
   Schedule schedule_;
+  std::vector<std::vector<TaskId>> writers_;       // per buffer and cell
   std::vector<std::vector<TaskId>> dependencies_;  // per task, until finish()
 };
 

@@ -1,18 +1,20 @@
 // Negotiation: which tensors are ready on all ranks, in which order, fused how. Pure.
 //
 //   worker r                                   root
-//   submit(Request) ---- WorkerMessage ------> Coordinator: table name -> {request, ranks that have it}
-//   (a request seen before travels             ready everywhere? agree? -> Response, fused with others
+//   submit(Request) ---- WorkerMessage ------> Coordinator: table name -> {request, ranks that have
+//   it} (a request seen before travels             ready everywhere? agree? -> Response, fused with
+//   others
 //    as one bit: its slot in the               known tensors are named by their slot as well
 //    ResponseCache)       <--- RootMessage --- the same to all ranks, in one ordered stream
 //
-// Every rank keeps the same ResponseCache, because it is changed only by the ordered stream of RootMessages. A
-// WorkerMessage says how much of the stream its sender had seen, so the root knows what a bit meant.
+// Every rank keeps the same ResponseCache, because it is changed only by the ordered stream of
+// RootMessages. A WorkerMessage says how much of the stream its sender had seen, so the root knows
+// what a bit meant.
 //
-// When to answer. A tensor that is ready everywhere is answered at once if somebody waits for it (the flush
-// flag, set when a caller waits or polls), if the ready bytes reach `target_bytes`, or if it has been held
-// for `hold`. At most two fused buffers are outstanding per lane; what becomes ready meanwhile is
-// fused. So batching costs no latency to anybody who waits, and needs no cycle.
+// When to answer. A tensor that is ready everywhere is answered at once if somebody waits for it
+// (the flush flag, set when a caller waits or polls), if the ready bytes reach `target_bytes`, or
+// if it has been held for `hold`. At most two fused buffers are outstanding per lane; what becomes
+// ready meanwhile is fused. So batching costs no latency to anybody who waits, and needs no cycle.
 //
 // Time comes in as an argument, messages go out as values; no thread, socket, clock or environment.
 #pragma once
@@ -38,11 +40,12 @@ struct NegotiationOptions {
   std::uint64_t target_bytes = 8ull << 20;
   Duration hold = 50ms;
   std::uint32_t cache_capacity = 4096;
-  std::uint64_t small_bytes = 256ull << 10;  ///< Buffers up to this size take the small lane (lane 1).
-  std::uint32_t outstanding_limit = 2;       ///< Fused buffers per lane that may be in flight.
+  std::uint64_t small_bytes = 256ull
+                              << 10;    ///< Buffers up to this size take the small lane (lane 1).
+  std::uint32_t outstanding_limit = 2;  ///< Fused buffers per lane that may be in flight.
   bool stall_check = true;
   Duration stall_warning = 60s;
-  Duration stall_shutdown = 0s;              ///< 0: never.
+  Duration stall_shutdown = 0s;  ///< 0: never.
 };
 
 /// Lanes of a World: bulk and small.
@@ -65,11 +68,13 @@ class WorkerNegotiator {
   /// The message to the root, or nothing if there is nothing new to say. Call until nothing: what is long is
   /// spread over several messages.
   std::optional<std::vector<std::byte>> take_message();
-  /// The root's next message: responses in stream order, to be run in this order. `stop`: see below.
+  /// The root's next message: responses in stream order, to be run in this order. `stop`: see
+  /// below.
   struct Decoded {
     std::vector<Response> responses;
-    std::string notice;               ///< To be logged as a warning on this rank (stall report), or empty.
-    std::optional<Error> stop;        ///< The job ends: fail everything with this (kind shutdown or timeout).
+    std::string notice;  ///< To be logged as a warning on this rank (stall report), or empty.
+    std::optional<Error>
+        stop;  ///< The job ends: fail everything with this (kind shutdown or timeout).
   };
   Result<Decoded> on_root_message(std::span<const std::byte> message);
 
@@ -86,16 +91,18 @@ class Coordinator {
 
   /// A rank's message (the root's own too).
   Result<void> on_message(Rank from, std::span<const std::byte> message, TimePoint now);
-  /// What a rank was last known to be doing, for the stall report: "dead: killed by signal 9", "silent for 3 s".
+  /// What a rank was last known to be doing, for the stall report: "dead: killed by signal 9",
+  /// "silent for 3 s".
   void on_evidence(Rank rank, const std::string& text);
-  /// The next message to all ranks (the root's own worker included), or nothing now. Call until nothing, with
-  /// the counts renewed, after messages of ranks, finished responses and deadlines. `outstanding[lane]`: responses of the lane that were
-  /// answered but are not finished here.
-  std::optional<std::vector<std::byte>> take_message(TimePoint now, std::span<const std::uint32_t> outstanding);
+  /// The next message to all ranks (the root's own worker included), or nothing now. Call until
+  /// nothing, with the counts renewed, after messages of ranks, finished responses and deadlines.
+  /// `outstanding[lane]`: responses of the lane that were answered but are not finished here.
+  std::optional<std::vector<std::byte>> take_message(TimePoint now,
+                                                     std::span<const std::uint32_t> outstanding);
   /// When take_message may have something without new input (hold, stall check), or nothing.
   [[nodiscard]] std::optional<TimePoint> next_deadline() const;
-  /// Ranks that have not yet submitted the tensor that waits longest; 0 if none waits. Lets the root sleep
-  /// until that many have rung.
+  /// The smallest number of ranks whose messages could make some waiting tensor ready; 0 if none waits. A
+  /// lower bound is allowed, more is not: the root sleeps until that many have rung.
   [[nodiscard]] std::uint32_t missing_ranks() const;
   /// For the timeline and tests: (name, ranks that have it) of every waiting tensor.
   [[nodiscard]] std::vector<std::pair<std::string, std::vector<Rank>>> waiting() const;

@@ -1,11 +1,12 @@
 // Runtime: a rank's whole engine room, and the only thing bindings talk to.
 //
-// A Runtime owns everything of one member of one job: control link, arena, session, engine. There is no
-// global state: a test makes four of them in one process as a world of four. All functions may be called
-// from any thread unless they say otherwise.
+// A Runtime owns everything of one member of one job: control link, arena, session, engine. There
+// is no global state: a test makes four of them in one process as a world of four. All functions
+// may be called from any thread unless they say otherwise.
 //
-// The life of a call: `submit` validates and enqueues, and returns a Handle at once; `wait` drives the
-// engine on the caller's thread until the handle is complete (or sleeps, if another thread drives it).
+// The life of a call: `submit` validates and enqueues, and returns a Handle at once; `wait` drives
+// the engine on the caller's thread until the handle is complete (or sleeps, if another thread
+// drives it).
 #pragma once
 
 #include <cstddef>
@@ -24,8 +25,8 @@
 
 namespace hora {
 
-/// One collective call. `input` and `output` are contiguous host memory and stay valid and (input) unchanged
-/// until the handle completes.
+/// One collective call. `input` and `output` are contiguous host memory and stay valid and (input)
+/// unchanged until the handle completes.
 ///
 ///   allreduce   input, output: request.shape elements; may be the same memory
 ///   broadcast   root: input; others: output; in place: both the same
@@ -46,8 +47,8 @@ class Completion {
   [[nodiscard]] virtual bool done() const = 0;
   /// The outcome; only when done.
   [[nodiscard]] virtual const Result<void>& outcome() const = 0;
-  /// Allgather, after success: the gathered bytes (64-byte aligned; moved out by the first call), the shape,
-  /// and the first dimension of each rank.
+  /// Allgather, after success: the gathered bytes (64-byte aligned; moved out by the first call),
+  /// the shape, and the first dimension of each rank.
   virtual std::unique_ptr<std::byte[], void (*)(std::byte*)> take_output() = 0;
   [[nodiscard]] virtual const std::vector<std::int64_t>& output_shape() const = 0;
   [[nodiscard]] virtual const std::vector<std::int64_t>& first_dims() const = 0;
@@ -77,13 +78,13 @@ class Runtime {
   [[nodiscard]] virtual const World& world() const = 0;
   [[nodiscard]] virtual const Placement& placement() const = 0;
 
-  /// Starts a collective. Errors: invalid_argument, duplicate_name, shutdown, peer_lost (once the session is
-  /// gone), resource (too many in flight).
+  /// Starts a collective. Errors: invalid_argument, duplicate_name, shutdown, peer_lost (once the
+  /// session is gone), resource (too many in flight).
   virtual Result<Handle> submit(Submission submission) = 0;
 
-  /// Waits until the handle is done, the deadline, or until `interrupted` (asked about every 50 ms on the
-  /// caller's thread) returns true. Returns the outcome of the handle, or timeout / interrupted; the
-  /// collective goes on then.
+  /// Waits until the handle is done, the deadline, or until `interrupted` (asked about every 50 ms
+  /// on the caller's thread) returns true. Returns the outcome of the handle, or timeout /
+  /// interrupted; the collective goes on then.
   virtual Result<void> wait(const Handle& handle, Deadline deadline,
                             const std::function<bool()>& interrupted) = 0;
 
@@ -95,7 +96,8 @@ class Runtime {
   /// Idempotent. The destructor calls it.
   virtual void shutdown(const std::string& last_words) = 0;
 
-  /// In a forked child: forget everything without touching peers. The parent's Runtime is unaffected.
+  /// In a forked child: forget everything without touching peers. The parent's Runtime is
+  /// unaffected.
   virtual void on_fork_child() = 0;
 
   [[nodiscard]] virtual RuntimeStats stats() const = 0;

@@ -24,12 +24,12 @@ Schedule make_direct(int size, int me);
 /// Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
 Schedule make_ring(int size, int me);
 
-/// Recursive doubling all-reduce: ceil(log2 size) exchanges of the whole segment with partners at distance
-/// 1, 2, 4, ...; adjacent ranks fold first when size is no power of two. Partial sums stay in rank order.
+/// Recursive doubling all-reduce: floor(log2 size) exchanges of the whole segment with partners at distance
+/// 1, 2, 4, ...; adjacent ranks fold first (and unfold last) when size is no power of two. Partial sums stay in rank order.
 /// Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005.
 Schedule make_doubling(int size, int me);
 
-/// Broadcast along a binomial tree from `root`.
+/// Broadcast along a binomial tree from `root`: floor(log2 size) hops.
 Schedule make_tree_broadcast(int size, int me, int root);
 
 /// Broadcast in one hop: the root publishes, everybody reads. Best where memory is shared.

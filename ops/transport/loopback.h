@@ -13,8 +13,8 @@ namespace hora {
 
 enum class FaultAction { close, stall, corrupt, duplicate };
 
-/// What happens to the `message`-th message (counted from 0: data, count and control alike) from one rank
-/// to another.
+/// What happens to the `message`-th message (counted from 0: data, count and control alike) from
+/// one rank to another.
 struct Fault {
   Rank from{}, to{};
   std::uint64_t message = 0;
@@ -22,7 +22,7 @@ struct Fault {
 };
 using FaultPlan = std::vector<Fault>;
 
-/// The medium between the ranks of one process; thread-safe; outlives the links.
+/// The medium between the ranks of one process; thread-safe; the links keep it alive.
 class LoopbackHub {
  public:
   static std::shared_ptr<LoopbackHub> make(int size, FaultPlan plan);

@@ -1,18 +1,21 @@
 // Link: the way to one peer. All transports look like this to the executor.
 //
 // The model has three parts.
-//  - Messages: (lane, position, tag) -> payload. Every payload lies in a slot of the sender's arena and stays
-//    there untouched until all members are done with the position, so a send is never buffered and a
-//    receive over shared memory is just a view. Messages may arrive before the receiver has started the
-//    position (the sender may be up to a window ahead) and in any order.
-//  - Counts: one number per lane and direction, monotonic, "I am done with all positions below". They ride
+//  - Messages: (lane, position, tag) -> payload. Every payload lies in a slot of the sender's arena
+//  and stays
+//    there untouched until all members are done with the position, so a send is never buffered and
+//    a receive over shared memory is just a view. Messages may arrive before the receiver has
+//    started the position (the sender may be up to a window ahead) and in any order.
+//  - Counts: one number per lane and direction, monotonic, "I am done with all positions below".
+//  They ride
 //    on every line; `announce` sends them alone.
-//  - Control: an ordered stream of small messages (negotiation), never behind more than one data frame
+//  - Control: an ordered stream of small messages (negotiation), never behind more than one data
+//  frame
 //    of 128 KB.
 //
-// Nothing here blocks, waits or starts a thread. The holder of the progress token calls everything, and
-// `Transport::progress` moves what can move. Failures are sticky: `failure()` says why the link is dead, and
-// from then on sends vanish and nothing arrives.
+// Nothing here blocks, waits or starts a thread. The holder of the progress token calls everything,
+// and `Transport::progress` moves what can move. Failures are sticky: `failure()` says why the link
+// is dead, and from then on sends vanish and nothing arrives.
 #pragma once
 
 #include <cstddef>
@@ -43,14 +46,14 @@ class Link {
   /// Both ends map each other's slots: receives are views and landing buffers are not used.
   [[nodiscard]] virtual bool shares_memory() const = 0;
 
-  /// Starts a message. `payload` lies in the session's area of the own arena (or is empty) and is not
-  /// changed until every member is done with the position. `landing` is the offset within the receiver's
-  /// slot payload area.
+  /// Starts a message. `payload` lies in the session's area of the own arena (or is empty) and is
+  /// not changed until every member is done with the position. `landing` is the offset within the
+  /// receiver's slot payload area.
   virtual void send(const MessageKey& key, std::span<const std::byte> payload,
                     std::uint64_t landing) = 0;
 
-  /// The payload of a message once it is wholly here, else nothing. Valid until this rank announces a count
-  /// beyond the position.
+  /// The payload of a message once it is wholly here, else nothing. Valid until this rank announces
+  /// a count beyond the position.
   [[nodiscard]] virtual std::optional<std::span<const std::byte>> poll(const MessageKey& key) = 0;
 
   /// From now on lines carry this count; over shared memory the peer sees it at once.

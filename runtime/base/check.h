@@ -1,8 +1,8 @@
 // HORA_CHECK: we are wrong.
 //
-// A broken invariant means that the next gradient may be wrong. Losing a worker is survivable, wrong
-// gradients are not: so print what and where, and end this process. Never used for anything that a
-// peer, the network or a user can cause.
+// A broken invariant means that the next gradient may be wrong. Losing a worker is survivable,
+// wrong gradients are not: so print what and where, and end this process. Never used for anything
+// that a peer, the network or a user can cause.
 #pragma once
 
 namespace hora {
@@ -11,9 +11,9 @@ namespace hora {
 
 }  // namespace hora
 
-#define HORA_CHECK(condition, why)                                     \
-  do {                                                                 \
-    if (!(condition)) [[unlikely]] {                                   \
-      ::hora::check_failed(#condition, (why), __FILE__, __LINE__);     \
-    }                                                                  \
+#define HORA_CHECK(condition, why)                                 \
+  do {                                                             \
+    if (!(condition)) [[unlikely]] {                               \
+      ::hora::check_failed(#condition, (why), __FILE__, __LINE__); \
+    }                                                              \
   } while (false)

@@ -1,7 +1,7 @@
 // Time, as an argument.
 //
-// Pure code (coordinator, membership, stall inspector) never asks what time it is: it is told. Code at
-// the edge reads `steady_now()` once per step and hands it on. Every wait takes a `Deadline`.
+// Pure code (coordinator, membership, stall inspector) never asks what time it is: it is told. Code
+// at the edge reads `steady_now()` once per step and hands it on. Every wait takes a `Deadline`.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,9 @@ using std::chrono_literals::operator""us;
 using std::chrono_literals::operator""s;
 
 /// Reads the monotonic clock (about 25 ns).
-inline TimePoint steady_now() { return std::chrono::steady_clock::now(); }
+inline TimePoint steady_now() {
+  return std::chrono::steady_clock::now();
+}
 
 /// A moment after which a wait gives up.
 struct Deadline {
@@ -24,7 +26,9 @@ struct Deadline {
   static Deadline after(Duration duration) { return {steady_now() + duration}; }
   [[nodiscard]] bool passed(TimePoint now) const { return now >= at; }
   /// Time left, never negative.
-  [[nodiscard]] Duration left(TimePoint now) const { return now >= at ? Duration::zero() : at - now; }
+  [[nodiscard]] Duration left(TimePoint now) const {
+    return now >= at ? Duration::zero() : at - now;
+  }
 };
 
 /// Whole milliseconds, rounded up, for poll() and messages.
@@ -33,6 +37,8 @@ inline long long to_ms(Duration duration) {
 }
 
 /// Seconds as a number, for messages.
-inline double to_seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+inline double to_seconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
 
 }  // namespace hora

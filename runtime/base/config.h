@@ -1,7 +1,7 @@
 // Config: every knob, read in one place, once.
 //
-// A knob is one row of `knobs()`: name, default, meaning. `horarun --help`, docs/configuration.md and the
-// Python docs are generated from the rows. Nobody else calls getenv.
+// A knob is one row of `knobs()`: name, default, meaning. `horarun --help`, docs/configuration.md
+// and the Python docs are generated from the rows. Nobody else calls getenv.
 #pragma once
 
 #include <cstdint>
@@ -20,27 +20,27 @@ struct Config {
   std::string log_level = "warning";
   std::uint64_t fusion_bytes = 64ull << 20;        ///< Largest fused buffer.
   std::uint64_t fusion_target_bytes = 8ull << 20;  ///< Fusing stops waiting for more at this size.
-  std::uint32_t fusion_hold_ms = 50;               ///< ... or after this long, or when somebody waits.
-  std::uint32_t cache_capacity = 4096;             ///< Cached responses.
-  std::uint64_t arena_bytes = 0;                   ///< 0: chosen from the memory limit.
-  std::uint64_t segment_bytes = 0;                 ///< 0: chosen from topology.
-  std::uint32_t window = 4;                        ///< W: segments of a lane in flight.
-  std::uint32_t submit_queue_limit = 65536;        ///< Tensors in flight at most.
-  std::uint32_t start_timeout_ms = 60000;          ///< For all ranks to meet.
+  std::uint32_t fusion_hold_ms = 50;         ///< ... or after this long, or when somebody waits.
+  std::uint32_t cache_capacity = 4096;       ///< Cached responses.
+  std::uint64_t arena_bytes = 0;             ///< 0: chosen from the memory limit.
+  std::uint64_t segment_bytes = 0;           ///< 0: chosen from topology.
+  std::uint32_t window = 4;                  ///< W: segments of a lane in flight.
+  std::uint32_t submit_queue_limit = 65536;  ///< Tensors in flight at most.
+  std::uint32_t start_timeout_ms = 60000;    ///< For all ranks to meet.
   std::uint32_t heartbeat_ms = 200;
-  std::uint32_t heartbeat_timeout_ms = 2000;       ///< A silent rank is reported after this long.
-  bool heartbeat_abort = false;                    ///< ... and the job ended, if set.
-  std::uint32_t shutdown_timeout_ms = 5000;        ///< How long an orderly shutdown waits for peers.
+  std::uint32_t heartbeat_timeout_ms = 2000;  ///< A silent rank is reported after this long.
+  bool heartbeat_abort = false;               ///< ... and the job ended, if set.
+  std::uint32_t shutdown_timeout_ms = 5000;   ///< How long an orderly shutdown waits for peers.
   bool stall_check_disable = false;
-  double stall_check_seconds = 60;                 ///< Report tensors that wait longer than this.
-  double stall_shutdown_seconds = 0;               ///< End the job after this long; 0: never.
-  std::string timeline;                            ///< Chrome-trace file, or empty. %r is the rank.
-  std::string algorithm;                           ///< Force an algorithm by name; tests and benchmarks.
-  std::string transport;                           ///< "", "shm" or "tcp": force it.
-  std::string host_id;                             ///< Who shares my memory; default boot id + network ns.
-  std::string congestion;                          ///< TCP congestion control, or empty.
-  std::string fault;                               ///< Fault point for tests: "task:N:kill", ...
-  bool engine_thread = true;                       ///< false: only waiting callers make progress (tests).
+  double stall_check_seconds = 60;    ///< Report tensors that wait longer than this.
+  double stall_shutdown_seconds = 0;  ///< End the job after this long; 0: never.
+  std::string timeline;               ///< Chrome-trace file, or empty. %r is the rank.
+  std::string algorithm;              ///< Force an algorithm by name; tests and benchmarks.
+  std::string transport;              ///< "", "shm" or "tcp": force it.
+  std::string host_id;                ///< Who shares my memory; default boot id + network ns.
+  std::string congestion;             ///< TCP congestion control, or empty.
+  std::string fault;                  ///< Fault point for tests: "task:N:kill", ...
+  bool engine_thread = true;          ///< false: only waiting callers make progress (tests).
 };
 
 /// One row per knob.
@@ -59,8 +59,8 @@ using Lookup = std::function<std::optional<std::string>(const std::string& name)
 /// The process environment.
 Lookup environment();
 
-/// Reads every knob. An unparsable value is an invalid_argument that names variable, value and what is
-/// allowed.
+/// Reads every knob. An unparsable value is an invalid_argument that names variable, value and what
+/// is allowed.
 Result<Config> read_config(const Lookup& lookup);
 
 }  // namespace hora

@@ -26,22 +26,33 @@ enum class DType : std::uint8_t {
 inline constexpr int kDTypeCount = 11;
 
 /// Horovod's numbers: Average 0, Sum 1, Adasum 2, Min 3, Max 4, Product 5.
-enum class ReduceOp : std::uint8_t { average = 0, sum = 1, adasum = 2, min = 3, max = 4, product = 5 };
+enum class ReduceOp : std::uint8_t {
+  average = 0,
+  sum = 1,
+  adasum = 2,
+  min = 3,
+  max = 4,
+  product = 5
+};
 
 /// Bytes of one element.
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::uint8:
     case DType::int8:
-    case DType::boolean: return 1;
+    case DType::boolean:
+      return 1;
     case DType::int16:
     case DType::uint16:
     case DType::float16:
-    case DType::bfloat16: return 2;
+    case DType::bfloat16:
+      return 2;
     case DType::int32:
-    case DType::float32: return 4;
+    case DType::float32:
+      return 4;
     case DType::int64:
-    case DType::float64: return 8;
+    case DType::float64:
+      return 8;
   }
   return 0;
 }

@@ -1,9 +1,9 @@
 // Fd: a file descriptor with one owner.
 #pragma once
 
-#include <unistd.h>
-
 #include <utility>
+
+#include <unistd.h>
 
 namespace hora {
 

@@ -41,7 +41,9 @@ struct WorkerId {
 };
 
 /// `rank.value` as an index into a vector of members.
-constexpr std::size_t index_of(Rank rank) { return static_cast<std::size_t>(rank.value); }
+constexpr std::size_t index_of(Rank rank) {
+  return static_cast<std::size_t>(rank.value);
+}
 
 /// Lower-case hexadecimal digits of a worker id.
 std::string to_string(const WorkerId& id);

@@ -1,8 +1,8 @@
 // Result and Error: how everything that the world can do to us is reported.
 //
 // There are three kinds of failure (docs/errors.md). The world misbehaves (a peer dies, a time-out,
-// nonsense from a socket or a user): that is an `Error` value, and it travels in a `Result<T>`. We are
-// wrong: that is HORA_CHECK (check.h). A foreign exception: the adapter that called the library
+// nonsense from a socket or a user): that is an `Error` value, and it travels in a `Result<T>`. We
+// are wrong: that is HORA_CHECK (check.h). A foreign exception: the adapter that called the library
 // catches it and makes an Error of it. Nothing in the core throws.
 //
 // An error message says who, what, how long, and what to do; it is product and it is tested.
@@ -10,8 +10,9 @@
 
 #include <optional>
 #include <string>
-#include <tl/expected.hpp>
 #include <utility>
+
+#include <tl/expected.hpp>
 
 #include "runtime/base/ids.h"
 
@@ -63,9 +64,9 @@ const char* to_string(ErrorKind kind);
 }  // namespace hora
 
 /// Evaluates a Result; on failure returns its Error from the enclosing function.
-#define HORA_TRY(expression)                                               \
-  do {                                                                     \
-    if (auto hora_result = (expression); !hora_result) {                   \
+#define HORA_TRY(expression)                                                  \
+  do {                                                                        \
+    if (auto hora_result = (expression); !hora_result) {                      \
       return ::tl::unexpected<::hora::Error>(std::move(hora_result.error())); \
-    }                                                                      \
+    }                                                                         \
   } while (false)

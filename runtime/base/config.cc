@@ -1,0 +1,147 @@
+// The table of knobs, and the one call of getenv.
+#include "runtime/base/config.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+#include <type_traits>
+
+namespace hora {
+
+namespace {
+
+tl::unexpected<Error> bad_value(const std::string& name, const std::string& text,
+                                const std::string& allowed) {
+  return fail(ErrorKind::invalid_argument, name + "='" + text + "' is not " + allowed);
+}
+
+/// A number with an optional unit suffix K, M or G (powers of 1024) for integers.
+template <class Number>
+Result<Number> parse_number(const std::string& name, const std::string& text) {
+  constexpr bool kInteger = std::is_integral_v<Number>;
+  const std::string allowed =
+      kInteger ? "a whole number >= 0 (K, M, G may follow)" : "a number >= 0";
+  Number value{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || stop == text.data() || value < Number{}) {
+    return bad_value(name, text, allowed);
+  }
+  std::string_view suffix(stop, static_cast<std::size_t>(end - stop));
+  if (suffix.empty()) return value;
+  if constexpr (kInteger) {
+    int shift = 0;
+    if (suffix == "K") shift = 10;
+    if (suffix == "M") shift = 20;
+    if (suffix == "G") shift = 30;
+    const Number shifted = static_cast<Number>(value << shift);
+    if (shift > 0 && (shifted >> shift) == value) return shifted;
+  }
+  return bad_value(name, text, allowed);
+}
+
+template <class Number>
+std::string show(Number value) {
+  if constexpr (std::is_same_v<Number, std::string>) {
+    return value;
+  } else if constexpr (std::is_same_v<Number, bool>) {
+    return value ? "1" : "0";
+  } else if constexpr (std::is_integral_v<Number>) {
+    return std::to_string(value);
+  } else {
+    std::string text = std::to_string(value);
+    text.erase(text.find_last_not_of('0') + 1);
+    if (text.back() == '.') text.pop_back();
+    return text;
+  }
+}
+
+template <class T>
+Knob knob(const char* name, T Config::*member, const char* meaning) {
+  Knob row{name, meaning, show(Config{}.*member), nullptr};
+  row.set = [name, member](Config& config, const std::string& text) -> Result<void> {
+    if constexpr (std::is_same_v<T, std::string>) {
+      config.*member = text;
+    } else if constexpr (std::is_same_v<T, bool>) {
+      if (text != "0" && text != "1") return bad_value(name, text, "0 or 1");
+      config.*member = text == "1";
+    } else {
+      auto value = parse_number<T>(name, text);
+      if (!value) return tl::unexpected<Error>(value.error());
+      config.*member = *value;
+    }
+    return {};
+  };
+  return row;
+}
+
+std::vector<Knob> make_knobs() {
+  return {
+      knob("HORA_LOG_LEVEL", &Config::log_level, "trace, debug, info, warning, error or off."),
+      knob("HORA_FUSION_BYTES", &Config::fusion_bytes,
+           "Largest fused buffer, in bytes; 0: no fusion."),
+      knob("HORA_FUSION_TARGET_BYTES", &Config::fusion_target_bytes,
+           "Tensors that nobody waits for are held until this many bytes are ready."),
+      knob("HORA_FUSION_HOLD_MS", &Config::fusion_hold_ms,
+           "... or until they have been held this long."),
+      knob("HORA_CACHE_CAPACITY", &Config::cache_capacity,
+           "Tensors known by one bit each; 0: every request travels whole."),
+      knob("HORA_ARENA_BYTES", &Config::arena_bytes,
+           "Shared memory of a rank; 0: 256 MB, or an eighth of the memory limit over the ranks of "
+           "the "
+           "host if that is less."),
+      knob("HORA_SEGMENT_BYTES", &Config::segment_bytes,
+           "Bytes that go through a collective as one; 0: chosen from the topology."),
+      knob("HORA_WINDOW", &Config::window, "Segments of a lane in flight."),
+      knob("HORA_SUBMIT_QUEUE_LIMIT", &Config::submit_queue_limit, "Tensors in flight at most."),
+      knob("HORA_START_TIMEOUT_MS", &Config::start_timeout_ms,
+           "How long init waits for all ranks."),
+      knob("HORA_HEARTBEAT_MS", &Config::heartbeat_ms, "Time between heartbeats."),
+      knob("HORA_HEARTBEAT_TIMEOUT_MS", &Config::heartbeat_timeout_ms,
+           "A rank silent for this long is reported by name."),
+      knob("HORA_HEARTBEAT_ABORT", &Config::heartbeat_abort, "1: a silent rank counts as lost."),
+      knob("HORA_SHUTDOWN_TIMEOUT_MS", &Config::shutdown_timeout_ms,
+           "How long an orderly shutdown waits for the other ranks."),
+      knob("HORA_STALL_CHECK_DISABLE", &Config::stall_check_disable, "1: no stall reports."),
+      knob("HORA_STALL_CHECK_TIME_SECONDS", &Config::stall_check_seconds,
+           "A tensor that waits for some ranks this long is reported."),
+      knob("HORA_STALL_SHUTDOWN_TIME_SECONDS", &Config::stall_shutdown_seconds,
+           "... and ends the job after this long; 0: never."),
+      knob("HORA_TIMELINE", &Config::timeline, "Write a Chrome trace to this file (%r: the rank)."),
+      knob("HORA_ALGORITHM", &Config::algorithm,
+           "Use this all-reduce algorithm only (for comparison)."),
+      knob("HORA_TRANSPORT", &Config::transport, "shm or tcp: use this transport only."),
+      knob("HORA_HOST_ID", &Config::host_id,
+           "Ranks with equal ids share memory; default: boot id and network namespace."),
+      knob("HORA_CONGESTION", &Config::congestion, "TCP congestion control of data sockets."),
+      knob("HORA_FAULT", &Config::fault, "Kill this rank at a point, for tests: docs/testing.md."),
+      knob("HORA_ENGINE_THREAD", &Config::engine_thread,
+           "0: only callers that wait make progress (for measurements)."),
+  };
+}
+
+}  // namespace
+
+const std::vector<Knob>& knobs() {
+  static const std::vector<Knob> rows = make_knobs();
+  return rows;
+}
+
+Lookup environment() {
+  return [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    if (value == nullptr) return std::nullopt;
+    return std::string(value);
+  };
+}
+
+Result<Config> read_config(const Lookup& lookup) {
+  Config config;
+  for (const Knob& row : knobs()) {
+    if (const auto text = lookup(row.name); text && !text->empty())
+      HORA_TRY(row.set(config, *text));
+  }
+  return config;
+}
+
+}  // namespace hora
