@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -271,7 +272,11 @@ Result<Timeline> Timeline::open(const std::string& path, std::size_t queue_limit
     errno = reason;
     return fail_errno("timeline file '" + path + "'");
   }
-  return Timeline(std::make_unique<Writer>(std::move(file), queue_limit));
+  try {
+    return Timeline(std::make_unique<Writer>(std::move(file), queue_limit));
+  } catch (const std::system_error& error) {
+    return fail(ErrorKind::resource, std::string("timeline thread: ") + error.what());
+  }
 }
 
 void Timeline::add(char phase, std::string_view tensor, std::string_view name) {
