@@ -159,14 +159,11 @@ class RuntimeImpl final : public Runtime {
     const World& world = control_->world();
     auto layout = make_layout(config_, world.size(), arena_->bytes());
     if (!layout) return fail(layout.error());
-    auto session = build_session(world, listeners, *arena_, *wait_point_,
-                                 {config_, placement_, *layout, deadline, [this] { return lost_early(); }});
+    auto session =
+        build_session(world, listeners, *arena_, *wait_point_,
+                      {config_, placement_, *layout, deadline, [this] { return lost_early(); }});
     if (!session) return fail(session.error());
     session_ = std::move(*session);
-    for (std::size_t rank = 0; rank < session_->witnesses.size(); ++rank) {
-      Fd& witness = session_->witnesses[rank];
-      if (witness.valid()) control_->watch(Rank(static_cast<std::int32_t>(rank)), std::move(witness));
-    }
     log_ =
         Log(log_level_from(config_.log_level), "rank " + std::to_string(world.self.value) +
                                                    " epoch " + std::to_string(world.epoch.value));
@@ -183,8 +180,12 @@ class RuntimeImpl final : public Runtime {
       early_events_.clear();
       engine_ready_ = true;
     }
-    for (Fd& witness : session_->witnesses)
-      static_cast<void>(witness);
+    for (std::size_t rank = 0; rank < session_->witnesses.size(); ++rank) {
+      Fd& witness = session_->witnesses[rank];
+      if (witness.valid()) {
+        control_->watch(Rank(static_cast<std::int32_t>(rank)), std::move(witness));
+      }
+    }
     progress_ = std::make_unique<Progress>(*engine_, *wait_point_, config_.engine_thread);
     const bool met = progress_->drive_start(
         [this] { return engine_->agreed() || engine_->stopped().has_value(); }, deadline);
@@ -201,12 +202,14 @@ class RuntimeImpl final : public Runtime {
   std::optional<Error> lost_early() {
     const std::lock_guard lock(early_mutex_);
     for (const ControlEvent& event : early_events_) {
-      if (event.kind == ControlEvent::Kind::peer_lost || event.kind == ControlEvent::Kind::job_ended) {
-        return Error{ErrorKind::peer_lost,
-                     "Hora lost " +
-                         (event.peer ? control_->world().describe(*event.peer) : std::string("the job")) +
-                         " while the session was built: " + event.text,
-                     event.peer};
+      if (event.kind == ControlEvent::Kind::peer_lost ||
+          event.kind == ControlEvent::Kind::job_ended) {
+        return Error{
+            ErrorKind::peer_lost,
+            "Hora lost " +
+                (event.peer ? control_->world().describe(*event.peer) : std::string("the job")) +
+                " while the session was built: " + event.text,
+            event.peer};
       }
     }
     return std::nullopt;
