@@ -143,6 +143,10 @@ void ScheduleBuilder::after(TaskId task, TaskId dependency) {
   dependencies_[task].push_back(dependency);
 }
 
+void ScheduleBuilder::reserve_tags(int tags) {
+  schedule_.tags = std::max(schedule_.tags, tags);
+}
+
 TaskId ScheduleBuilder::add(Task task, const std::vector<Operand>& operands) {
   const std::size_t id = schedule_.tasks.size();
   HORA_CHECK(id < kNoTask, "a schedule has at most 65,535 tasks");

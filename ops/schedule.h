@@ -138,6 +138,8 @@ class ScheduleBuilder {
   TaskId merge(const std::vector<Operand>& operands, int chunk, Place at, bool finish);
   TaskId unpack(Operand from, int chunk);
   void after(TaskId task, TaskId dependency);
+  /// Makes `tags` at least this: all ranks must agree on it, also those that see only a part of the tags.
+  void reserve_tags(int tags);
 
   /// Ends the schedule: `depth` in hops, `root` for broadcasts.
   Schedule finish(int depth, int root = 0);

@@ -264,7 +264,7 @@ bool Engine::move_control(TimePoint now) {
   }
   if (!agreed_ || stopped_) return happened;
 
-  if (const auto message = negotiator_.take_message()) {
+  while (const auto message = negotiator_.take_message()) {
     send_to_root(*message, now);
     happened = true;
   }
@@ -544,7 +544,16 @@ std::optional<TimePoint> Engine::next_deadline() const {
 }
 
 SleepNeed Engine::need() const {
-  return executor_ && executor_->busy() ? executor_->need() : SleepNeed{};
+  SleepNeed need{1, false};
+  if (!executor_ || stopped_) return need;
+  // The root can go on when data is complete, or when the last rank has submitted some tensor.
+  const bool running = executor_->busy();
+  if (running) need = executor_->need();
+  if (coordinator_) {
+    const std::uint32_t missing = coordinator_->missing_ranks();
+    if (missing > 0) need.rings = running ? std::min(need.rings, missing) : missing;
+  }
+  return need;
 }
 
 RuntimeStats Engine::stats() const {

@@ -15,10 +15,10 @@
 // operand, and folding joins neighbours too. So every sum is of consecutive ranks, lowest first, on
 // both sides: the same merges of the same bytes, hence the same result everywhere.
 //
-// Cost per rank, segment of n bytes: floor(log2 size) hops, 2 more when size is no power of two; n
-// bytes sent, received and merged in each. Best for small messages among many ranks, where hops are
-// all that counts. Sums are rounded once a hop, so 16-bit tensors do not take it. With zero
-// elements it is a barrier.
+// Cost per rank, segment of n bytes: floor(log2 size) hops, 1 or 2 more when size is no power of
+// two; n bytes sent, received and merged in each. Best for small messages among many ranks, where
+// hops are all that counts. Sums are rounded once a hop, so 16-bit tensors do not take it. With
+// zero elements it is a barrier.
 //
 // Source: Thakur, Rabenseifner, Gropp, 2005, section 4.
 //
@@ -57,9 +57,12 @@ Schedule make_doubling(int size, int me) {
   const std::uint16_t sums = builder.buffer("sums", std::max(merges, 1));
   const std::uint16_t arrived = builder.buffer("arrived", merges, true);
   const Place result = place(sums, std::max(merges, 1) - 1);
-  const int depth = rounds + 2 * fold_merges;
+  // A chain of messages through all rounds flips every bit of the core rank: it begins and ends at
+  // a folded pair only if more than half of the core are pairs.
+  const int depth = rounds + fold_merges + (2 * folded > core_size ? 1 : 0);
   const bool in_pair = me < 2 * folded;
 
+  builder.reserve_tags(merges + fold_merges);
   builder.pack(input);
   if (in_pair && me % 2 == 0) {
     builder.send(me + 1, 0, kWhole, input, place(arrived, 0));

@@ -62,8 +62,8 @@ void add_ring_gather(ScheduleBuilder& builder, int size, int me, std::uint16_t r
     const Place home = place(result, taken);
     builder.send(next, first_tag + step, sent, place(result, sent), place(result, sent));
     const TaskId recv = builder.recv(previous, first_tag + step, taken, home);
-    if (last_recv)
-      builder.after(recv, *last_recv);  // One neighbour: look for one message at a time.
+    // One neighbour sends all of them, in this order: look for one message at a time.
+    if (last_recv) builder.after(recv, *last_recv);
     last_recv = recv;
 
     chunks[static_cast<std::size_t>(taken)] = received(recv);

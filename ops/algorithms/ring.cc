@@ -55,8 +55,8 @@ Schedule make_ring(int size, int me) {
     const int taken = (me + 2 * size - step - 2) % size;
     builder.send(next, step, sent, sum, place(arrived, step));
     const TaskId recv = builder.recv(previous, step, taken, place(arrived, step));
-    if (last_recv)
-      builder.after(recv, *last_recv);  // One neighbour: look for one message at a time.
+    // One neighbour sends all of them, in this order: look for one message at a time.
+    if (last_recv) builder.after(recv, *last_recv);
     last_recv = recv;
 
     const bool is_last = step + 1 == steps;  // Then taken == me.

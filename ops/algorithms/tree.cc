@@ -10,15 +10,17 @@
 // below that bit; the root has them for every 2^k < size. A node serves its largest subtree first:
 // it has the longest way to go.
 //
-// Cost, segment of n bytes: flat 1 hop, the root sends (size-1) n. Tree ceil(log2 size) hops,
-// nobody sends more than ceil(log2 size) n, each receives n. Over shared memory flat is best: the
-// root packs once and everybody reads that; a tree node would have to copy first, since a sender
-// sends from its own slot. On a socket the payload lands where the copy would put it.
+// Cost, segment of n bytes: flat 1 hop, the root sends (size-1) n. Tree floor(log2 size) hops (the
+// most one-bits in a v < size), nobody sends more than ceil(log2 size) n, each receives n. Over
+// shared memory flat is best: the root packs once and everybody reads that; a tree node would have
+// to copy first, since a sender sends from its own slot. On a socket the payload lands where the
+// copy would put it.
 //
 // A broadcast is the one collective whose completion does not depend on everybody: the root is held
 // back only by the counts (docs/architecture.md, "the segment"). The root unpacks too, for callers
-// whose output is not their input. Source of the tree: Thakur, Rabenseifner, Gropp, 2005, section 3
-// (and MPICH before it).
+// whose output is not their input.
+//
+// Source of the tree: Thakur, Rabenseifner, Gropp, 2005, section 3 (and MPICH before it).
 //
 // Slot:   data[1]   packed at the root; elsewhere copied or landed
 #include <bit>
@@ -30,11 +32,13 @@ namespace hora {
 Schedule make_tree_broadcast(int size, int me, int root) {
   ScheduleBuilder builder("tree", Shape::copy, size, me, 1);
   const Place data = place(builder.buffer("data", 1), 0);
-  const auto hops = static_cast<int>(std::bit_width(static_cast<unsigned>(size - 1)));
+  const auto hops = static_cast<int>(std::bit_width(static_cast<unsigned>(size))) - 1;
   const int distance = (me - root + size) % size;
   const auto rank_at = [&](int v) { return (v + root) % size; };
 
-  const int lowest_bit = distance == 0 ? 1 << hops : distance & -distance;
+  const int lowest_bit = distance == 0
+                             ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(size)))
+                             : distance & -distance;
   const bool has_children = lowest_bit > 1 && distance + 1 < size;
   Operand result = local(data);
   if (distance == 0) {

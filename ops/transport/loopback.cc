@@ -175,18 +175,26 @@ class Hub final : public LoopbackHub, public std::enable_shared_from_this<Hub> {
   std::vector<WaitPoint*> wait_points_;
 };
 
+class LoopbackLink;
+/// The links that a transport moves; a link that is destroyed leaves by itself.
+using LinkList = std::shared_ptr<std::vector<LoopbackLink*>>;
+
 class LoopbackLink final : public Link {
  public:
-  LoopbackLink(std::shared_ptr<Hub> hub, Rank self, Rank peer, Inbox inbox, Epoch epoch,
-               std::size_t lanes)
+  LoopbackLink(std::shared_ptr<Hub> hub, LinkList siblings, Rank self, Rank peer, Inbox inbox,
+               Epoch epoch, std::size_t lanes)
       : hub_(std::move(hub)),
+        siblings_(std::move(siblings)),
         self_(self),
         peer_(peer),
         epoch_(epoch),
         inbox_(std::move(inbox)),
         counts_(lanes),
-        told_(lanes) {}
+        told_(lanes) {
+    siblings_->push_back(this);
+  }
   ~LoopbackLink() override {
+    std::erase(*siblings_, this);
     put(line_of(LineKind::bye, 0), {});
     hub_->wake(peer_);
   }
@@ -295,6 +303,7 @@ class LoopbackLink final : public Link {
   }
 
   std::shared_ptr<Hub> hub_;
+  LinkList siblings_;
   Rank self_;
   Rank peer_;
   Epoch epoch_;
@@ -308,26 +317,25 @@ class LoopbackLink final : public Link {
 
 class LoopbackTransport final : public Transport {
  public:
-  LoopbackTransport(std::shared_ptr<Hub> hub, Rank self) : hub_(std::move(hub)), self_(self) {}
+  LoopbackTransport(std::shared_ptr<Hub> hub, Rank self, LinkList links)
+      : hub_(std::move(hub)), self_(self), links_(std::move(links)) {}
   ~LoopbackTransport() override { hub_->leave(self_); }
-
-  void add(LoopbackLink* link) { links_.push_back(link); }
 
   bool progress() override {
     bool moved = false;
-    for (LoopbackLink* link : links_)
+    for (LoopbackLink* link : *links_)
       moved = link->progress() || moved;
     return moved;
   }
   void flush() override {
-    for (LoopbackLink* link : links_)
+    for (LoopbackLink* link : *links_)
       link->flush();
   }
 
  private:
   std::shared_ptr<Hub> hub_;
   Rank self_;
-  std::vector<LoopbackLink*> links_;  ///< Owned by the session; used only by progress and flush.
+  LinkList links_;
 };
 
 LoopbackHub::End Hub::open(Rank self, Arena& arena, std::size_t area_offset,
@@ -337,18 +345,16 @@ LoopbackHub::End Hub::open(Rank self, Arena& arena, std::size_t area_offset,
     wait_points_[index_of(self)] = &wait_point;
   }
   End end;
-  auto transport = std::make_unique<LoopbackTransport>(shared_from_this(), self);
+  const auto list = std::make_shared<std::vector<LoopbackLink*>>();
   end.links.resize(size_);
   for (std::size_t i = 0; i < size_; ++i) {
     const Rank peer{static_cast<std::int32_t>(i)};
     if (peer == self) continue;
-    auto link = std::make_unique<LoopbackLink>(shared_from_this(), self, peer,
-                                               Inbox(arena, area_offset, layout, epoch), epoch,
-                                               layout.lanes);
-    transport->add(link.get());
-    end.links[i] = std::move(link);
+    Inbox inbox(arena, area_offset, layout, epoch);
+    end.links[i] = std::make_unique<LoopbackLink>(shared_from_this(), list, self, peer,
+                                                  std::move(inbox), epoch, layout.lanes);
   }
-  end.transport = std::move(transport);
+  end.transport = std::make_unique<LoopbackTransport>(shared_from_this(), self, list);
   return end;
 }
 
