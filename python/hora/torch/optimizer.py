@@ -231,7 +231,7 @@ class _Distributed(_Base):
                 warnings.warn(
                     "optimizer.step() called without optimizer.skip_synchronize() context after "
                     "optimizer.synchronize(). The gradients are reduced already and are not "
-                    "reduced again; say so with `with optimizer.skip_synchronize(): optimizer.step()`.",
+                    "reduced again; say so with `with optimizer.skip_synchronize():`.",
                     stacklevel=2,
                 )
             else:
