@@ -1,4 +1,9 @@
-# Third-party libraries, all from the distribution. What is missing is named with the package that has it.
+# Third-party libraries, all from the distribution. What is missing is named with the package that has it; the
+# same packages, for `make`, are in packages.txt beside this file.
+#
+# The wheel must run where these packages are not installed, so nothing of theirs may remain a shared library:
+# fmt and spdlog are compiled in as headers, libsodium is its archive, Highway is used for its headers only
+# (the choice among the compiled targets is ours).
 set(HORA_MISSING "")
 macro(hora_need_header header package)
   find_path(HORA_HEADER_${package} "${header}")
@@ -29,6 +34,12 @@ if(HORA_MISSING)
 endif()
 
 find_package(Threads REQUIRED)
-find_library(HORA_SODIUM sodium REQUIRED)
-find_library(HORA_HWY hwy REQUIRED)
-find_library(HORA_FMT fmt REQUIRED)
+find_library(HORA_SODIUM NAMES libsodium.a sodium REQUIRED)
+# Highway's assertions, which only sanitizer builds compile, call into its library.
+set(HORA_HWY "")
+if(HORA_SANITIZE)
+  find_library(HORA_HWY hwy REQUIRED)
+endif()
+add_library(hora_fmt INTERFACE)
+target_compile_definitions(hora_fmt INTERFACE FMT_HEADER_ONLY)
+set(HORA_FMT hora_fmt)
