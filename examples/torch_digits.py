@@ -2,9 +2,9 @@
 
     horarun -np 2 python examples/torch_digits.py
 
-Every rank trains on its own share of each batch. DistributedOptimizer averages the gradients, so all
-ranks keep the same weights, and the run equals one on a single process with the whole batch. The data
-(1,797 images of 8 x 8 pixels) come with scikit-learn; nothing is downloaded.
+Every rank trains on its own share of each batch. DistributedOptimizer averages the gradients, so
+all ranks keep the same weights, and the run equals one on a single process with the whole batch.
+The data (1,797 images of 8 x 8 pixels) come with scikit-learn; nothing is downloaded.
 """
 
 from __future__ import annotations

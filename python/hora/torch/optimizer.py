@@ -419,8 +419,8 @@ def DistributedOptimizer(  # noqa: N802
     result: Any = object.__new__(
         type(kind.__name__, (_Distributed, kind), {"__module__": __name__})
     )
-    # A scheduler may have wrapped the plain optimizer's step; ours must not be hidden by that.
-    optimizer.__dict__.pop("step", None)
+    # A learning rate schedule has put its own wrapper of the plain step into the attributes.
+    scheduled = optimizer.__dict__.pop("step", None) is not None
     result.__dict__ = optimizer.__dict__
     result._set_up(
         names,
@@ -430,4 +430,6 @@ def DistributedOptimizer(  # noqa: N802
         gradient_predivide_factor,
         sparse_as_dense,
     )
+    if scheduled:
+        optimizer.__dict__["step"] = result.step
     return result
