@@ -63,11 +63,14 @@ def test_wheel_passes_auditwheel(installed: dict[str, Path], tmp_path: Path) -> 
         pytest.skip("auditwheel is not installed")
     tags = re.findall(r"^Tag: (\S+)", file_named(installed, r"hora-.*/WHEEL").read_text(), re.M)
     version = importlib.metadata.version("hora")
+    packed = {n: p for n, p in installed.items() if n.startswith("hora") and ".pyc" not in n}
     wheel = tmp_path / f"hora-{version}-{tags[0]}.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        for name, path in installed.items():
-            if name.startswith(("hora/", "hora-")) and not name.endswith(".pyc"):
+        for name, path in packed.items():
+            if not name.endswith("/RECORD"):
                 archive.write(path, name)
+        # Installing added files outside of the wheel's own folders, such as bin/horarun.
+        archive.writestr(f"hora-{version}.dist-info/RECORD", "".join(f"{n},,\n" for n in packed))
     report = " ".join(output_of(auditwheel, "show", wheel).split())
     assert re.search(r'following platform tag: "manylinux_2_\d+_\w+"', report), report
 
