@@ -16,6 +16,7 @@
 #include "elastic/world.h"
 #include "runtime/base/config.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/fork.h"
 #include "runtime/base/log.h"
 #include "runtime/base/result.h"
 
@@ -25,7 +26,7 @@ namespace hora {
 struct ControlEvent {
   enum class Kind {
     peer_lost,    ///< The member died: `text` says how ("killed by signal 9 (Killed)").
-    peer_silent,  ///< No heartbeat for the limit; it may come back.
+    peer_silent,  ///< "has sent no heartbeat for 2.0 s; state T (stopped)"; it may come back.
     peer_back,    ///< It did.
     job_ended,    ///< The launcher ends the job: `text` says why.
   };
@@ -40,11 +41,14 @@ struct Placement {
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;
   int cross_rank = 0, cross_size = 1;
-  std::string source;      ///< "horarun", "torchrun", "slurm", "openmpi" or "single process".
-  std::string rendezvous;  ///< "ip:port", "[ip6]:port" or "unix:NAME" (abstract).
-  bool serve = false;      ///< This process (rank 0 without a launcher) runs the rendezvous server.
-  std::string secret;      ///< Proves membership of the job. Never logged, never on a command line.
-  std::string job;         ///< Names the job.
+  /// "horarun", "torchrun", "slurm", "openmpi", "environment" (HORA_* set by hand) or "single
+  /// process".
+  std::string source;
+  /// "ip:port", "[ip6]:port", "name:port" or "unix:NAME" (abstract); several with commas between.
+  std::string rendezvous;
+  bool serve = false;  ///< This process (rank 0 without a launcher) runs the rendezvous server.
+  std::string secret;  ///< Proves membership of the job. Never logged, never on a command line.
+  std::string job;     ///< Names the job.
 };
 
 /// Reads the placement. Half-set pairs (a rank without a size) and nonsense are errors that name
@@ -54,13 +58,14 @@ Result<Placement> read_placement(const Lookup& lookup);
 /// The descriptors on which this worker's peers reach it. Made before `join`, because addresses are
 /// part of a Member; both bound to port 0 / an unguessable abstract name.
 struct Listeners {
-  Fd tcp;
-  Fd unix_socket;
+  TrackedFd tcp;          ///< Invalid where no peer can need it.
+  TrackedFd unix_socket;  ///< The same.
   std::vector<Address> addresses;
   std::string unix_name;
 };
 
-/// The worker's side of the rendezvous and of the control link. Owns the io thread.
+/// The worker's side of the rendezvous and of the control link. Owns the io thread. In a forked
+/// child nothing of it works, and destroying it there touches nothing of the parent's.
 class Control {
  public:
   /// Called on the io thread; must only enqueue.
@@ -68,7 +73,7 @@ class Control {
 
   /// Joins the job and blocks until the World is complete (deadline: config.start_timeout_ms; the
   /// error names the ranks that have not come). For a job of one nothing is opened and no thread is
-  /// started.
+  /// started. `self` brings worker, pid and listeners; host and places are filled in here.
   static Result<std::unique_ptr<Control>> join(const Config& config, const Placement& placement,
                                                Member self, Sink sink);
 
@@ -80,8 +85,12 @@ class Control {
   /// Tells the launcher (and through it the others) why this worker is about to fail; its last
   /// words.
   virtual void report(const std::string& text) = 0;
-  /// Says goodbye: from now on this worker's end is no death. Does not block.
+  /// Says goodbye: from now on this worker's end is no death. Does not block; the destructor gives
+  /// the words up to 200 ms to be sent.
   virtual void leave() = 0;
+  /// Takes over a socket that ends when `peer`'s process does (Session::witnesses): its end without
+  /// goodbye becomes peer_lost.
+  virtual void watch(Rank peer, Fd witness) = 0;
 
  protected:
   Control() = default;

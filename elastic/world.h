@@ -35,6 +35,9 @@ struct Member {
   int cross_size = 1;
 };
 
+/// "rank 2 (pid 17 on node1)".
+std::string describe(const Member& member, Rank rank);
+
 struct World {
   std::array<std::byte, 16> job{};  ///< Names the job; part of every handshake.
   Epoch epoch{};

@@ -4,15 +4,31 @@
 // partial sum again each time (1.1-1.8x slower when measured), and because one rounding beats many.
 // Operands are applied strictly in the order given, lower rank first, so the result is the same
 // bytes on every rank and every processor: SIMD targets equal the scalar oracle bit for bit (no
-// fused multiply-add, IEEE division).
+// fused multiply-add, IEEE division, one NaN).
 //
-// Numerics, per element:
-//   float16, bfloat16   accumulate in float32, finish in float32, round once to nearest even; NaN
-//   stays NaN float32, float64    accumulate and finish in the same type integers            wrap
-//   around; average = sum in the type's 64-bit two's complement... then truncated
-//                       towards zero (Horovod's rule); postscale in float64, truncated
-//   bool                sum and max = or; product, min = and; average = or
-//   min, max            propagate NaN; -0 < +0
+// Numerics, per element; `finish` divides first, then postscales:
+//   float32, float64    accumulate and finish in the same type, each step rounded to nearest even
+//   float16, bfloat16   accumulate and finish in float32, then round once to nearest even; overflow
+//   is
+//                       infinity, denormals are kept
+//   NaN                 any NaN result is the positive quiet NaN with an empty payload. Which
+//   operand's
+//                       payload survives an addition differs between processors (and compilers)
+//   min, max            NaN if any operand is NaN; -0 < +0
+//   integers            sum, product wrap in the element type, then the result is finished;
+//                       average sums in int64 and finishes that sum, so that int8 to int32, uint8
+//                       and uint16 cannot overflow on the way; int64 wraps. A finish truncates
+//                       twice, towards zero: the quotient (exact integer division, never through a
+//                       double), then quotient * postscale in float64, unless postscale is 1. What
+//                       the element type cannot hold saturates, NaN is 0. An average with the
+//                       identity finish is a partial sum and wraps: no wider sum crosses from one
+//                       merge to the next
+//   bool                any byte but 0 is true, results are 0 or 1; sum, average, max = or;
+//   product,
+//                       min = and; never divided or scaled
+// The divisor and the scales are converted to the accumulation type first. Rounding follows the
+// caller's floating-point environment, which is expected to be C's default.
+//
 // Threads: pure functions, no state but the dispatch table. Never allocate.
 #pragma once
 
@@ -43,8 +59,9 @@ void reduce(DType dtype, ReduceOp op, std::span<const std::byte* const> inputs, 
             std::size_t count, const Finish& finish);
 
 /// out[i] = in[i] * factor, element-wise rounding as Horovod's prescale: float16 and bfloat16 in
-/// float32, float32 in float32 (factor converted first), float64 in float64, integers in float64
-/// truncated, bool unchanged. `out` may be equal to `in`.
+/// float32, float32 in float32 (factor converted first), float64 in float64, integers in float64,
+/// truncated and saturated. A factor of 1 copies, and bool is never scaled. `out` may be equal to
+/// `in`.
 void scale(DType dtype, const std::byte* in, std::byte* out, std::size_t count, double factor);
 
 /// The scalar oracle of `reduce`: same contract, plain loops, for tests.

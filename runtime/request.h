@@ -6,8 +6,10 @@
 // they are fused.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/clock.h"
@@ -33,10 +35,37 @@ struct Request {
   friend bool operator==(const Request&, const Request&) = default;
 };
 
-/// Elements of a shape; 1 for a 0-dim tensor.
+/// Bounds of one request, so that every message has one.
+inline constexpr std::size_t kMaxNameBytes = 4096;
+inline constexpr std::size_t kMaxDimensions = 64;
+/// More than an address space has; sums over all ranks still fit 64 bits.
+inline constexpr std::int64_t kMaxTensorBytes = std::int64_t{1} << 48;
+
+/// Elements of a shape; 1 for a 0-dim tensor. The shape has passed `check_request`.
 std::int64_t element_count(const std::vector<std::int64_t>& shape);
+/// Bytes of the whole tensor of this rank.
+std::uint64_t byte_count(const Request& request);
 /// "[3, 4]"
 std::string shape_text(const std::vector<std::int64_t>& shape);
+/// Bytes as text that a terminal and a UTF-8 decoder take: what is neither valid UTF-8 nor
+/// printable becomes \xNN.
+std::string printable(std::string_view bytes);
+/// A tensor's name for a message to people: printable, and cut if it is long.
+std::string name_text(std::string_view name);
+
+/// What one rank can know alone: known numbers, name and dimensions within bounds, sizes that do
+/// not overflow. Error invalid_argument.
+Result<void> check_request(const Request& request);
+
+/// May the first dimension of this (checked) allgather be `first_dim`, for the bounds above?
+bool first_dim_fits(const Request& gathered, std::int64_t first_dim);
+
+/// The request without what its kind does not use: a barrier has no shape, a broadcast no scale,
+/// and the first dimension of an allgather is 0. Two ranks agree about a tensor iff their canonical
+/// requests match.
+Request canonical(Request request);
+/// Same in every field, scales bit by bit (so that a NaN equals itself). Both canonical.
+bool matches(const Request& a, const Request& b);
 
 /// One tensor of a response.
 struct ResponseTensor {

@@ -8,6 +8,11 @@
 //
 // Little-endian, fixed layout. On a socket a line is authenticated by the connection's handshake
 // and checked field by field before any of it is used; a bad line closes the link.
+//
+// On a socket a long message goes in parts, so that an urgent one waits behind one part at most.
+// Each part is a frame of its own: `length` and `landing` are the part's, and `stamp` says which
+// part of how much it is (`Part`). The parts of a message come in order, with others in between.
+// Control messages are numbered in `position`, from 0, so that one delivered twice is known.
 #pragma once
 
 #include <atomic>
@@ -31,16 +36,33 @@ struct Line {
   std::uint16_t tag = 0;
   std::uint16_t flags = 0;
   std::uint64_t position = 0;
-  std::uint64_t landing =
-      0;  ///< Socket: byte offset of the payload in the receiver's slot payload area.
-          ///< Shared memory: byte offset of the payload in the sender's arena.
+  /// Socket: byte offset of the payload in the receiver's slot payload area.
+  /// Shared memory: byte offset of the payload in the sender's arena.
+  std::uint64_t landing = 0;
   std::uint64_t count = 0;
   std::uint64_t floor = 0;   ///< Lowest count over all ranks that the sender knows.
   std::uint32_t length = 0;  ///< Payload bytes.
-  std::uint32_t crc32c = 0;  ///< Of the payload; 0 = not computed.
-  std::uint64_t stamp = 0;   ///< Shared memory: position + 1, stored last with release. Socket: 0.
+  std::uint32_t crc32c = 0;  ///< Loopback: of line and payload. TCP: 0, the kernel has its own.
+  /// Shared memory: position + 1, stored last with release. Socket: Part.
+  std::uint64_t stamp = 0;
 };
 static_assert(sizeof(Line) == 64);
+
+/// Which bytes of a message a frame carries: `offset` .. `offset + length` of `total`.
+struct Part {
+  std::uint32_t offset = 0;
+  std::uint32_t total = 0;
+
+  [[nodiscard]] std::uint64_t stamp() const { return std::uint64_t{offset} << 32 | total; }
+  static Part of(const Line& line) {
+    return {static_cast<std::uint32_t>(line.stamp >> 32), static_cast<std::uint32_t>(line.stamp)};
+  }
+};
+
+/// The longest part a socket carries: what an urgent message waits for at most.
+inline constexpr std::size_t kPartBytes = std::size_t{128} << 10;
+/// Messages up to this size go before longer ones.
+inline constexpr std::size_t kSmallBytes = std::size_t{16} << 10;
 
 inline constexpr std::uint32_t kLineMagic = 0x61726f48;  // "Hora"
 

@@ -22,7 +22,7 @@ struct Fault {
 };
 using FaultPlan = std::vector<Fault>;
 
-/// The medium between the ranks of one process; thread-safe; outlives the links.
+/// The medium between the ranks of one process; thread-safe; the links keep it alive.
 class LoopbackHub {
  public:
   static std::shared_ptr<LoopbackHub> make(int size, FaultPlan plan);

@@ -34,7 +34,8 @@ enum class HandshakeRole { initiator, acceptor };
 /// One handshake. Owner: whoever drives the socket.
 class Handshake {
  public:
-  /// `secret` of any length. For an initiator, `expected` is the rank it wants to reach (or -1).
+  /// `secret` of any length. `expected`: the rank that an initiator wants to reach, or -1; an acceptor
+  /// takes anybody who has the secret, and its owner looks at `peer().rank`.
   Handshake(HandshakeRole role, std::string secret, Identity self, Rank expected);
   ~Handshake();
   Handshake(Handshake&&) noexcept;
@@ -43,7 +44,8 @@ class Handshake {
   std::vector<std::byte> take_output();
   /// How many bytes it wants next; 0 when done. Never over 256.
   [[nodiscard]] std::size_t wants() const;
-  /// Exactly `wants()` bytes from the other side. Error protocol: close without a word.
+  /// Exactly `wants()` bytes from the other side. After an Error (of kind protocol) send what
+  /// `take_output` still has - a verdict for a peer that is merely in the wrong place - and close.
   Result<void> feed(std::span<const std::byte> bytes);
   [[nodiscard]] bool done() const;
   /// Whom we talk to; valid when done.
@@ -54,7 +56,8 @@ class Handshake {
   std::unique_ptr<State> state_;
 };
 
-/// Runs a handshake over a non-blocking or blocking stream socket until done or the deadline.
+/// Runs a handshake over a non-blocking or blocking stream socket until done or until `deadline_ms` from
+/// now. Takes not one byte of what the peer sends after it. Does not close the socket.
 Result<Identity> run_handshake(int socket, HandshakeRole role, const std::string& secret,
                                const Identity& self, Rank expected, long long deadline_ms);
 

@@ -1,0 +1,89 @@
+// Where this worker's peers reach it, and whom it may share memory with.
+#include <climits>
+#include <fstream>
+#include <string>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "elastic/net.h"
+#include "elastic/session.h"
+
+namespace hora {
+
+namespace {
+
+constexpr std::size_t kMostAddresses = 16;
+
+/// The first of `ips` on which one can listen.
+Result<TrackedFd> listen_on_first(std::initializer_list<const char*> ips, std::string& chosen) {
+  Result<Fd> listener;
+  for (const char* ip : ips) {
+    listener = listen_tcp(ip, 0);
+    chosen = ip;
+    if (listener) return TrackedFd(std::move(*listener));
+  }
+  return fail(listener.error());
+}
+
+Result<void> open_tcp(bool one_host, Listeners& listeners) {
+  std::string bound;
+  auto listener = one_host ? listen_on_first({"127.0.0.1", "::1"}, bound)
+                           : listen_on_first({"::", "0.0.0.0"}, bound);
+  if (!listener) return fail(listener.error());
+  listeners.tcp = std::move(*listener);
+  auto port = port_of(listeners.tcp.get());
+  if (!port) return fail(port.error());
+  if (one_host) {
+    listeners.addresses = {{bound, *port}};
+    return {};
+  }
+  for (std::string& ip : local_addresses()) {
+    if (bound == "0.0.0.0" && ip.find(':') != std::string::npos) continue;
+    if (listeners.addresses.size() < kMostAddresses) {
+      listeners.addresses.push_back({std::move(ip), *port});
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Listeners> open_listeners(const Config& config, const Placement& placement) {
+  Listeners listeners;
+  if (placement.size == 1) return listeners;
+  if (config.transport != "tcp") {
+    const std::string name = "hora-" + to_string(make_worker_id());
+    auto listener = listen_unix(name);
+    if (!listener) return fail(listener.error());
+    listeners.unix_socket = TrackedFd(std::move(*listener));
+    listeners.unix_name = name;
+  }
+  if (config.transport == "shm") return listeners;
+  const bool one_host = placement.local_size == placement.size;
+  // On one host shared memory is enough, and a sandbox without loopback is no obstacle.
+  auto opened = open_tcp(one_host, listeners);
+  if (!opened && (!one_host || config.transport == "tcp")) return fail(opened.error());
+  return listeners;
+}
+
+std::string host_id(const Config& config) {
+  if (!config.host_id.empty()) return config.host_id;
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  std::getline(file, boot);
+  struct stat status {};
+  if (boot.empty() || ::stat("/proc/self/ns/net", &status) != 0) {
+    // Nothing to recognize the host by: share memory with nobody.
+    return "unknown-" + to_string(make_worker_id());
+  }
+  return boot + "/" + std::to_string(status.st_ino);
+}
+
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = {};
+  if (::gethostname(name, sizeof name - 1) != 0) return "unknown host";
+  return name;
+}
+
+}  // namespace hora

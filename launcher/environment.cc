@@ -1,0 +1,114 @@
+#include "launcher/environment.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/random.h>
+
+namespace hora {
+namespace {
+
+constexpr std::string_view kStartTimeout = "HORA_START_TIMEOUT_MS";
+
+constexpr std::array<std::string_view, 9> kOwnVariables = {
+    "HORA_JOB",        "HORA_SECRET",     "HORA_RENDEZVOUS", "HORA_RANK",      "HORA_SIZE",
+    "HORA_LOCAL_RANK", "HORA_LOCAL_SIZE", "HORA_CROSS_RANK", "HORA_CROSS_SIZE"};
+
+bool assigns(std::string_view entry, std::string_view name) {
+  return entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=';
+}
+
+void set(Environment& environment, std::string_view name, std::string_view value) {
+  std::erase_if(environment, [&](const std::string& entry) { return assigns(entry, name); });
+  environment.push_back(fmt::format("{}={}", name, value));
+}
+
+// Cores worth of time per period in control group v2, if there is a limit.
+std::optional<double> cpu_quota() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  double quota = 0, period = 0;
+  if (file >> quota >> period && period > 0) return quota / period;
+  return std::nullopt;  // no such file, or "max"
+}
+
+}  // namespace
+
+std::optional<std::string> find_variable(const Environment& environment, std::string_view name) {
+  for (const std::string& entry : environment) {
+    if (assigns(entry, name)) return entry.substr(name.size() + 1);
+  }
+  return std::nullopt;
+}
+
+Result<Environment> make_job_environment(const Environment& own, const EnvironmentOptions& options,
+                                         int omp_threads) {
+  Environment result = own;
+  if (!find_variable(own, "OMP_NUM_THREADS")) {
+    set(result, "OMP_NUM_THREADS", std::to_string(omp_threads));
+  }
+  // Python buffers whole blocks when stdout is a pipe: lines would come late, and be lost in a
+  // crash.
+  if (!find_variable(own, "PYTHONUNBUFFERED")) set(result, "PYTHONUNBUFFERED", "1");
+  if (options.start_timeout_ms) {
+    set(result, kStartTimeout, std::to_string(*options.start_timeout_ms));
+  }
+  for (const auto& [name, value] : options.assignments) {
+    if (std::find(kOwnVariables.begin(), kOwnVariables.end(), name) != kOwnVariables.end()) {
+      return fail(ErrorKind::invalid_argument,
+                  fmt::format("--env: {} is set by horarun itself for each rank", name));
+    }
+    set(result, name, value);
+  }
+  return result;
+}
+
+Environment make_worker_environment(const Environment& job_environment, const JobFacts& job,
+                                    const Slot& slot) {
+  Environment result = job_environment;
+  set(result, "HORA_JOB", job.id);
+  set(result, "HORA_SECRET", job.secret);
+  set(result, "HORA_RENDEZVOUS", job.rendezvous);
+  set(result, "HORA_RANK", std::to_string(slot.rank.value));
+  set(result, "HORA_SIZE", std::to_string(slot.size));
+  set(result, "HORA_LOCAL_RANK", std::to_string(slot.local_rank));
+  set(result, "HORA_LOCAL_SIZE", std::to_string(slot.local_size));
+  set(result, "HORA_CROSS_RANK", std::to_string(slot.cross_rank));
+  set(result, "HORA_CROSS_SIZE", std::to_string(slot.cross_size));
+  return result;
+}
+
+int omp_threads_for(int cores, int workers) {
+  return std::max(1, cores / workers);
+}
+
+int usable_cores() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  // Fails on machines with more than 1024 cores: then threads are scarce, not wrong.
+  int cores = ::sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 1;
+  if (const std::optional<double> quota = cpu_quota()) {
+    cores = std::min(cores, static_cast<int>(std::ceil(*quota)));
+  }
+  return std::max(cores, 1);
+}
+
+Result<std::string> make_random_hex(std::size_t bytes) {
+  std::vector<unsigned char> random(bytes);
+  std::size_t have = 0;
+  while (have < bytes) {
+    const ssize_t got = ::getrandom(random.data() + have, bytes - have, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return fail_errno("getrandom");
+    have += static_cast<std::size_t>(got);
+  }
+  std::string text;
+  for (const unsigned char byte : random)
+    text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+}  // namespace hora

@@ -1,0 +1,58 @@
+// The environment of a worker: horarun's own, plus its place in the job.
+//
+// Pure: lists of "NAME=value" in, a list out. The job's secret travels here and only here: a
+// command line is readable by every user of a host, an environment by its owner.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "launcher/plan.h"
+#include "runtime/base/result.h"
+
+namespace hora {
+
+/// "NAME=value" entries, in the form of execve().
+using Environment = std::vector<std::string>;
+
+/// The value of a variable, if it is set.
+std::optional<std::string> find_variable(const Environment& environment, std::string_view name);
+
+/// What all workers of a job share.
+struct JobFacts {
+  std::string id;          ///< HORA_JOB
+  std::string secret;      ///< HORA_SECRET: 256 random bits, in hexadecimal.
+  std::string rendezvous;  ///< HORA_RENDEZVOUS: "ip:port"; empty: none is served.
+};
+
+/// The command line's part in the environment.
+struct EnvironmentOptions {
+  std::vector<std::pair<std::string, std::string>> assignments;  ///< --env NAME=value
+  std::optional<std::uint32_t> start_timeout_ms;                 ///< --start-timeout
+};
+
+/// The environment that all workers share: `own`, then OMP_NUM_THREADS (when unset) and
+/// PYTHONUNBUFFERED, then the assignments. An assignment to a variable that horarun itself sets is
+/// an error.
+Result<Environment> make_job_environment(const Environment& own, const EnvironmentOptions& options,
+                                         int omp_threads);
+
+/// The job's environment plus the worker's place.
+Environment make_worker_environment(const Environment& job_environment, const JobFacts& job,
+                                    const Slot& slot);
+
+/// Threads per worker so that all workers of a host together use its cores once.
+int omp_threads_for(int cores, int workers);
+
+/// Cores this process may use: its affinity mask, and its control group's CPU quota if that is
+/// less.
+int usable_cores();
+
+/// `bytes` random bytes in hexadecimal.
+Result<std::string> make_random_hex(std::size_t bytes);
+
+}  // namespace hora

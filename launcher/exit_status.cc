@@ -1,0 +1,31 @@
+#include "launcher/exit_status.h"
+
+#include <fmt/format.h>
+#include <string.h>  // sigdescr_np
+#include <sys/wait.h>
+
+namespace hora {
+
+ExitStatus exit_status_from_wait(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    return {true, WTERMSIG(wait_status), WCOREDUMP(wait_status) != 0};
+  }
+  return {false, WEXITSTATUS(wait_status), false};
+}
+
+int exit_code(const ExitStatus& status) {
+  return status.by_signal ? 128 + status.number : status.number;
+}
+
+std::string describe(const ExitStatus& status) {
+  if (!status.by_signal) return fmt::format("exited with status {}", status.number);
+  return fmt::format("killed by signal {}{}", describe_signal(status.number),
+                     status.core_dumped ? ", core dumped" : "");
+}
+
+std::string describe_signal(int signo) {
+  const char* text = sigdescr_np(signo);
+  return fmt::format("{} ({})", signo, text != nullptr ? text : "no name");
+}
+
+}  // namespace hora

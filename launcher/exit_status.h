@@ -1,0 +1,30 @@
+// ExitStatus: how a process ended, as a value and in words.
+#pragma once
+
+#include <string>
+
+namespace hora {
+
+/// How a worker ended.
+struct ExitStatus {
+  bool by_signal = false;
+  int number = 0;  ///< The signal, or the exit status.
+  bool core_dumped = false;
+
+  friend bool operator==(const ExitStatus&, const ExitStatus&) = default;
+  [[nodiscard]] bool success() const { return !by_signal && number == 0; }
+};
+
+/// From what waitpid() stored.
+ExitStatus exit_status_from_wait(int wait_status);
+
+/// The code a shell would show: the status, or 128 + signal.
+int exit_code(const ExitStatus& status);
+
+/// "killed by signal 9 (Killed)", "exited with status 3".
+std::string describe(const ExitStatus& status);
+
+/// "9 (Killed)".
+std::string describe_signal(int signo);
+
+}  // namespace hora

@@ -1,0 +1,38 @@
+// JobServer: what the launcher needs of the rendezvous server.
+//
+// The workers meet at it. The supervisor tells it how workers end - it is the parent, its word is
+// the truth - and it tells the supervisor who has fallen silent.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "runtime/base/ids.h"
+#include "runtime/base/result.h"
+
+namespace hora {
+
+/// Its methods are called by the supervisor's thread.
+class JobServer {
+ public:
+  virtual ~JobServer() = default;
+  /// For HORA_RENDEZVOUS: "ip:port".
+  [[nodiscard]] virtual std::string address() const = 0;
+  /// The worker's process is gone: "killed by signal 9 (Killed)", "exited with status 3".
+  virtual void announce_exit(Rank rank, const std::string& how) = 0;
+};
+
+/// What a server is started with.
+struct JobServerOptions {
+  std::string job;
+  std::string secret;
+  int size = 1;
+  /// A sentence for the user: who has fallen silent, who is back, a worker's last words. Called on
+  /// a thread of the server; does not block.
+  std::function<void(const std::string& text)> on_notice;
+};
+
+using StartServer = std::function<Result<std::unique_ptr<JobServer>>(JobServerOptions options)>;
+
+}  // namespace hora

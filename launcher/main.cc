@@ -1,0 +1,124 @@
+// horarun: reads the command line, checks everything that can be checked before a process is
+// started, and runs the job under a guard.
+//
+// Exit codes: the first failed worker's (128 + n if signal n killed it); 0 if none failed; 128 + n
+// if signal n ended horarun; 2 for a mistake on the command line or in a HORA_ variable; 126 and
+// 127 as in a shell when the command cannot be run or found.
+#include <cstdio>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "launcher/environment.h"
+#include "launcher/guard.h"
+#include "launcher/options.h"
+#include "launcher/plan.h"
+#include "launcher/spawn.h"
+#include "launcher/supervisor.h"
+#include "runtime/base/config.h"
+
+namespace hora {
+namespace {
+
+constexpr int kUsageError = 2;
+
+int complain(int code, std::string_view message) {
+  fmt::print(stderr, "horarun: {}\n", message);
+  return code;
+}
+
+// A closed standard descriptor would be taken by the next pipe, and a worker's output go astray.
+void open_standard_descriptors() {
+  int fd = 0;
+  do {
+    fd = ::open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) ::close(fd);
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
+Result<std::vector<Slot>> plan_job(const RunOptions& options) {
+  std::vector<Host> hosts;
+  if (!options.hosts.empty()) {
+    Result<std::vector<Host>> parsed = parse_hosts(options.hosts);
+    if (!parsed) return fail(std::move(parsed.error()));
+    hosts = std::move(*parsed);
+  }
+  Result<std::vector<Slot>> slots = plan_slots(hosts, options.num_proc);
+  if (!slots) return slots;
+  HORA_TRY(check_all_local(hosts, host_name()));
+  return slots;
+}
+
+// The workers would all reject a bad HORA_ variable; it is better said once, here.
+Result<void> check_knobs(const Environment& environment) {
+  const Result<Config> config =
+      read_config([&](const std::string& name) { return find_variable(environment, name); });
+  if (!config) return fail(config.error());
+  return {};
+}
+
+int run_job(const RunOptions& options, const Environment& own, const Inherited& inherited) {
+  Job job;
+  Result<std::vector<Slot>> slots = plan_job(options);
+  if (!slots) return complain(kUsageError, slots.error().message);
+  job.slots = std::move(*slots);
+  const int workers = static_cast<int>(job.slots.size());
+
+  const int cores = usable_cores();
+  const int omp_threads = omp_threads_for(cores, workers);
+  Result<Environment> environment =
+      make_job_environment(own, {options.assignments, options.start_timeout_ms}, omp_threads);
+  if (!environment) return complain(kUsageError, environment.error().message);
+  job.environment = std::move(*environment);
+  if (auto checked = check_knobs(job.environment); !checked) {
+    return complain(kUsageError, checked.error().message);
+  }
+
+  auto program = find_program(options.command.front(), find_variable(job.environment, "PATH"));
+  if (!program) return complain(program.error().exit_code, program.error().message);
+  job.program = std::move(*program);
+  job.arguments = options.command;
+  job.output.workers = workers;
+  job.output.directory = options.output_directory;
+  job.output.timestamp = options.prefix_timestamp;
+  job.inherited = inherited;
+  job.verbose = options.verbose;
+  job.quiet = options.quiet;
+  if (!options.quiet && !find_variable(own, "OMP_NUM_THREADS") &&
+      find_variable(job.environment, "OMP_NUM_THREADS") == std::to_string(omp_threads)) {
+    fmt::print(stderr,
+               "horarun: OMP_NUM_THREADS={} for each rank ({} cores, {} ranks); set it to choose\n",
+               omp_threads, cores, workers);
+  }
+  const Result<int> code =
+      run_guarded(inherited, [&](Fd signals) { return supervise(job, std::move(signals)); });
+  return code ? *code : complain(1, code.error().message);
+}
+
+int run_command_line(int argc, char** argv, char** envp) {
+  open_standard_descriptors();
+  const Inherited inherited = read_inherited();
+  auto parsed = parse_options({argv + 1, argv + argc});
+  if (!parsed) return complain(kUsageError, parsed.error().message);
+  if (const Answer* answer = std::get_if<Answer>(&*parsed)) {
+    fmt::print("{}", answer->text);
+    return std::fflush(stdout) == 0 ? 0 : 1;
+  }
+  Environment own;
+  for (char** entry = envp; *entry != nullptr; ++entry)
+    own.emplace_back(*entry);
+  return run_job(std::get<RunOptions>(*parsed), own, inherited);
+}
+
+}  // namespace
+}  // namespace hora
+
+int main(int argc, char** argv, char** envp) {
+  return hora::run_command_line(argc, argv, envp);
+}

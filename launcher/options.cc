@@ -1,0 +1,153 @@
+#include "launcher/options.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "runtime/base/config.h"
+
+namespace hora {
+namespace {
+
+constexpr const char* kUsage =
+    "horarun -np N [options] command [arguments]\n\n"
+    "Starts N workers of a Hora job on this host, shows their output line by line behind\n"
+    "[rank]<stdout>: or [rank]<stderr>:, and ends the whole job when one of them fails. The exit "
+    "code\n"
+    "is that of the first worker that failed (128 + n if signal n killed it), 0 if none did.\n";
+
+constexpr const char* kCheckBuild =
+    "Hora v" HORA_VERSION
+    ":\n\n"
+    "Launch:\n    [X] this host\n    [ ] other hosts (ssh)\n"
+    "Worlds of other launchers:\n    [X] torchrun\n    [X] Slurm\n    [X] Open MPI\n"
+    "Tensor operations:\n    [X] shared memory\n    [X] TCP\n    [ ] NCCL\n";
+
+// What CLI11 fills in; turned into RunOptions when it is complete.
+struct Raw {
+  int num_proc = 0;
+  double start_timeout_s = 0;
+  std::vector<std::string> assignments;
+  bool check_build = false;
+  RunOptions run;
+};
+
+std::string knob_table() {
+  std::string text = "Environment variables, read by every worker (and passed on by horarun):\n";
+  for (const Knob& knob : knobs()) {
+    text += fmt::format("  {:<30} {} [{}]\n", knob.name, knob.meaning, knob.default_value);
+  }
+  return text;
+}
+
+void add_options(CLI::App& app, Raw& raw) {
+  app.set_version_flag("-v,--version", "horarun " HORA_VERSION);
+  app.set_help_flag("-h,--help", "print this and exit");
+  app.add_option("--num-proc,-n", raw.num_proc, "number of processes; also written -np")
+      ->type_name("N");
+  app.add_option("-H,--hosts", raw.run.hosts, "hosts and slots, such as localhost:4")
+      ->type_name("HOST:N");
+  app.add_option("--start-timeout", raw.start_timeout_s, "seconds for all workers to meet")
+      ->type_name("S");
+  app.add_option("--env", raw.assignments, "set a variable for the workers; may be repeated")
+      ->type_name("NAME=VALUE")
+      ->expected(1)
+      ->take_all();
+  app.add_option("--output-filename", raw.run.output_directory,
+                 "also write each worker's output to DIR/rank.N/stdout and stderr")
+      ->type_name("DIR");
+  app.add_flag("--prefix-output-with-timestamp", raw.run.prefix_timestamp,
+               "put date and time before [rank]; also written -prefix-timestamp");
+  app.add_flag("--check-build", raw.check_build, "print what this build can do; also written -cb");
+  app.add_flag("--verbose", raw.run.verbose, "say what is started and how it ended");
+  app.add_flag("--quiet", raw.run.quiet, "say nothing but errors");
+  app.footer(knob_table());
+}
+
+// Horovod's long options with one dash, which CLI11 would read as bundles of short ones.
+std::string canonical(const std::string& word) {
+  if (word == "-np") return "--num-proc";
+  if (word.starts_with("-np=")) return "--num-proc" + word.substr(3);
+  if (word == "-cb") return "--check-build";
+  if (word == "-prefix-timestamp") return "--prefix-output-with-timestamp";
+  return word;
+}
+
+// The option's name in a word such as "--env=A=1", "-Hlocalhost:2" or "-n4".
+std::string option_name(const std::string& word) {
+  return word.starts_with("--") ? word.substr(0, word.find('=')) : word.substr(0, 2);
+}
+
+// Index of the first word of the worker's command. Unknown options count as flags: CLI11 complains
+// about them.
+std::size_t find_command(const CLI::App& app, const std::vector<std::string>& words) {
+  std::size_t at = 0;
+  while (at < words.size() && words[at].size() > 1 && words[at].front() == '-') {
+    if (words[at] == "--") return at;
+    const std::string name = option_name(words[at]);
+    const CLI::Option* option = app.get_option_no_throw(name);
+    const bool takes_value = option != nullptr && option->get_items_expected_max() > 0;
+    at += takes_value && words[at] == name ? 2 : 1;
+  }
+  return std::min(at, words.size());
+}
+
+Result<RunOptions> finish(Raw& raw, const CLI::App& app) {
+  if (app.count("--num-proc") > 0) raw.run.num_proc = raw.num_proc;
+  if (app.count("--start-timeout") > 0) {
+    // A day is more than any job waits, and keeps the milliseconds far from overflow.
+    if (!(raw.start_timeout_s >= 0.001 && raw.start_timeout_s <= 86400)) {
+      return fail(ErrorKind::invalid_argument,
+                  fmt::format("--start-timeout must be from 0.001 to 86400 seconds, not {}",
+                              raw.start_timeout_s));
+    }
+    raw.run.start_timeout_ms = static_cast<std::uint32_t>(std::lround(raw.start_timeout_s * 1000));
+  }
+  for (const std::string& text : raw.assignments) {
+    const std::size_t equals = text.find('=');
+    if (equals == 0 || equals == std::string::npos) {
+      return fail(ErrorKind::invalid_argument, fmt::format("--env: '{}' is not NAME=VALUE", text));
+    }
+    raw.run.assignments.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  if (raw.run.command.empty()) {
+    return fail(ErrorKind::invalid_argument,
+                "no command to run; for example: horarun -np 4 python train.py");
+  }
+  return std::move(raw.run);
+}
+
+}  // namespace
+
+Result<std::variant<RunOptions, Answer>> parse_options(const std::vector<std::string>& arguments) {
+  Raw raw;
+  CLI::App app(kUsage, "horarun");
+  add_options(app, raw);
+  std::vector<std::string> words;
+  words.reserve(arguments.size());
+  for (const std::string& word : arguments)
+    words.push_back(canonical(word));
+  const std::size_t command = find_command(app, words);
+  const std::size_t skip = command < words.size() && words[command] == "--" ? 1 : 0;
+  raw.run.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(command + skip),
+                         arguments.end());
+  words.resize(command);
+  std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
+  try {
+    app.parse(std::move(words));
+  } catch (const CLI::CallForHelp&) {
+    return Answer{app.help()};
+  } catch (const CLI::CallForVersion& version) {
+    return Answer{version.what() + std::string("\n")};
+  } catch (const CLI::Error& error) {
+    return fail(ErrorKind::invalid_argument, fmt::format("{}; see horarun --help", error.what()));
+  }
+  if (raw.check_build) return Answer{kCheckBuild};
+  Result<RunOptions> run = finish(raw, app);
+  if (!run) return fail(std::move(run.error()));
+  return std::move(*run);
+}
+
+}  // namespace hora

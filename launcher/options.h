@@ -1,0 +1,41 @@
+// The command line of horarun.
+//
+// The names are horovodrun's, so that a launch line keeps working when its first word changes.
+// Behind this header sits CLI11; nobody else includes it. The worker's command begins at the first
+// word that is neither an option nor an option's value; everything from there on is the worker's,
+// dashes and all.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/base/result.h"
+
+namespace hora {
+
+/// A job to run.
+struct RunOptions {
+  std::optional<int> num_proc;
+  std::string hosts;  ///< "localhost:4"; empty: this host.
+  std::vector<std::string> command;
+  std::vector<std::pair<std::string, std::string>> assignments;  ///< --env
+  std::optional<std::uint32_t> start_timeout_ms;
+  std::string output_directory;  ///< Empty: none.
+  bool prefix_timestamp = false;
+  bool verbose = false;
+  bool quiet = false;
+};
+
+/// A text to print, and nothing to run: --help, --version, --check-build.
+struct Answer {
+  std::string text;
+};
+
+/// Reads the command line without the program's name. Errors say what to write instead.
+Result<std::variant<RunOptions, Answer>> parse_options(const std::vector<std::string>& arguments);
+
+}  // namespace hora

@@ -1,0 +1,106 @@
+#include "launcher/plan.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+
+namespace hora {
+namespace {
+
+Result<Host> parse_host(std::string_view entry) {
+  const std::size_t colon = entry.rfind(':');
+  const std::string_view digits = colon == std::string_view::npos ? "" : entry.substr(colon + 1);
+  int slots = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), slots);
+  if (colon == 0 || error != std::errc{} || end != digits.data() + digits.size() || slots < 1) {
+    return fail(ErrorKind::invalid_argument,
+                fmt::format("--hosts: '{}' is not HOST:SLOTS with at least one slot, as in "
+                            "localhost:4",
+                            entry));
+  }
+  return Host{std::string(entry.substr(0, colon)), slots};
+}
+
+}  // namespace
+
+Result<std::vector<Host>> parse_hosts(std::string_view text) {
+  std::vector<Host> hosts;
+  while (true) {
+    const std::size_t comma = text.find(',');
+    Result<Host> host = parse_host(text.substr(0, comma));
+    if (!host) return fail(std::move(host.error()));
+    for (const Host& earlier : hosts) {
+      if (earlier.name == host->name) {
+        return fail(ErrorKind::invalid_argument,
+                    fmt::format("--hosts: '{}' is named twice; add its slots up", host->name));
+      }
+    }
+    hosts.push_back(std::move(*host));
+    if (comma == std::string_view::npos) return hosts;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+Result<std::vector<Slot>> plan_slots(const std::vector<Host>& hosts, std::optional<int> num_proc) {
+  long long available = 0;
+  for (const Host& host : hosts)
+    available += host.slots;
+  if (!num_proc && hosts.empty()) {
+    return fail(ErrorKind::invalid_argument, "-np N (the number of processes) is required");
+  }
+  const long long wanted = num_proc ? *num_proc : available;
+  if (wanted < 1 || wanted > kMaxWorkers) {
+    return fail(ErrorKind::invalid_argument,
+                fmt::format("the number of processes (-np) must be from 1 to {}, not {}",
+                            kMaxWorkers, wanted));
+  }
+  if (!hosts.empty() && wanted > available) {
+    return fail(ErrorKind::invalid_argument,
+                fmt::format("Requested more processes ({}) than there are available slots ({}); "
+                            "lower -np or raise the slots in --hosts",
+                            wanted, available));
+  }
+  const int size = static_cast<int>(wanted);
+  const std::vector<Host> localhost = {{"localhost", size}};
+  std::vector<Slot> slots;
+  for (const Host& host : hosts.empty() ? localhost : hosts) {
+    const int local_size = std::min(host.slots, size - static_cast<int>(slots.size()));
+    for (int local_rank = 0; local_rank < local_size; ++local_rank) {
+      Slot slot;
+      slot.host = host.name;
+      slot.rank = Rank(static_cast<std::int32_t>(slots.size()));
+      slot.size = size;
+      slot.local_rank = local_rank;
+      slot.local_size = local_size;
+      slots.push_back(std::move(slot));
+    }
+  }
+  // How many hosts have this local rank: the count so far is a slot's cross rank, the last one the
+  // size.
+  std::vector<int> hosts_with(static_cast<std::size_t>(size), 0);
+  for (Slot& slot : slots) {
+    slot.cross_rank = hosts_with[static_cast<std::size_t>(slot.local_rank)]++;
+  }
+  for (Slot& slot : slots) {
+    slot.cross_size = hosts_with[static_cast<std::size_t>(slot.local_rank)];
+  }
+  return slots;
+}
+
+Result<void> check_all_local(const std::vector<Host>& hosts, std::string_view own_name) {
+  for (const Host& host : hosts) {
+    if (host.name == "localhost" || host.name == "::1" || host.name.starts_with("127.") ||
+        host.name == own_name) {
+      continue;
+    }
+    return fail(ErrorKind::unsupported,
+                fmt::format("--hosts: '{}' is not this host ('{}'); this horarun starts workers on "
+                            "its own host only. On several hosts start one process per rank with "
+                            "torchrun, srun or mpirun: Hora reads their variables",
+                            host.name, own_name));
+  }
+  return {};
+}
+
+}  // namespace hora

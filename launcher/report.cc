@@ -1,0 +1,37 @@
+#include "launcher/report.h"
+
+#include <csignal>
+
+#include <fmt/format.h>
+
+namespace hora {
+
+std::string exit_line(Rank rank, const ExitStatus& status) {
+  return fmt::format("Process {} exit with status code {}.", rank.value, exit_code(status));
+}
+
+std::string terminating_line(Rank rank) {
+  return fmt::format("Terminating remaining workers after failure of Process {}.", rank.value);
+}
+
+std::vector<std::string> failure_report(Rank rank, pid_t pid, const ExitStatus& status,
+                                        const std::deque<std::string>& tail) {
+  std::vector<std::string> lines;
+  lines.push_back(fmt::format("horarun: rank {} (pid {}) {}{}.", rank.value, pid,
+                              status.by_signal ? "was " : "", describe(status)));
+  if (status.by_signal && status.number == SIGKILL) {
+    lines.push_back(
+        "horarun: if nobody sent that signal, it may have been the kernel, for lack of memory (see "
+        "dmesg).");
+  }
+  if (tail.empty()) {
+    lines.push_back("horarun: it wrote nothing on stderr.");
+    return lines;
+  }
+  lines.push_back("horarun: its last lines on stderr:");
+  for (const std::string& line : tail)
+    lines.push_back("  " + line);
+  return lines;
+}
+
+}  // namespace hora

@@ -1,0 +1,27 @@
+// Report: what horarun says about the end of a worker. Pure text; the first two lines are
+// Horovod's.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "launcher/exit_status.h"
+#include "runtime/base/ids.h"
+
+namespace hora {
+
+/// "Process 2 exit with status code 137."
+std::string exit_line(Rank rank, const ExitStatus& status);
+
+/// "Terminating remaining workers after failure of Process 2."
+std::string terminating_line(Rank rank);
+
+/// Who failed first, how, and the last lines of its stderr: the last thing a user sees of a failed
+/// job.
+std::vector<std::string> failure_report(Rank rank, pid_t pid, const ExitStatus& status,
+                                        const std::deque<std::string>& tail);
+
+}  // namespace hora

@@ -1,0 +1,125 @@
+#include "ops/collective.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/check.h"
+
+namespace hora {
+
+namespace {
+
+constexpr std::uint64_t kAlign = 64;
+
+std::uint64_t align_up(std::uint64_t bytes) {
+  return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+std::uint64_t clamp_length(std::uint64_t total, std::uint64_t start, std::uint64_t most) {
+  return total <= start ? 0 : std::min(most, total - start);
+}
+
+/// The first piece that ends behind `at`.
+std::vector<Piece>::const_iterator piece_at(const std::vector<Piece>& pieces, std::uint64_t at) {
+  return std::upper_bound(
+      pieces.begin(), pieces.end(), at,
+      [](std::uint64_t value, const Piece& piece) { return value < piece.start + piece.bytes; });
+}
+
+void copy_scaled(const CollectiveRun& run, const std::byte* from, std::byte* to,
+                 std::uint64_t bytes) {
+  if (run.prescale == 1.0) {
+    std::memcpy(to, from, bytes);
+  } else {
+    scale(run.dtype, from, to, bytes / size_of(run.dtype), run.prescale);
+  }
+}
+
+}  // namespace
+
+Segment::Segment(const CollectiveRun& run, std::uint64_t index) : run_(&run) {
+  base_ = index * run.segment_bytes;
+  if (run.schedule->shape == Shape::gather) {
+    stride_ = run.segment_bytes;
+    bytes_ = clamp_length(run.contributions[static_cast<std::size_t>(run.schedule->me)], base_,
+                          run.segment_bytes);
+  } else {
+    bytes_ = clamp_length(run.total_bytes, base_, run.segment_bytes);
+    const auto grid = static_cast<std::uint64_t>(run.schedule->grid);
+    stride_ = align_up((bytes_ + grid - 1) / grid);
+  }
+}
+
+std::uint64_t Segment::length(int chunk) const {
+  if (chunk == kWhole) return bytes_;
+  if (run_->schedule->shape == Shape::gather) {
+    return clamp_length(run_->contributions[static_cast<std::size_t>(chunk)], base_, stride_);
+  }
+  return clamp_length(bytes_, static_cast<std::uint64_t>(chunk) * stride_, stride_);
+}
+
+std::uint64_t Segment::start(int chunk) const {
+  return chunk == kWhole ? 0 : std::min(bytes_, static_cast<std::uint64_t>(chunk) * stride_);
+}
+
+std::uint64_t Segment::offset(Place place) const {
+  std::uint64_t cells = place.cell;
+  for (std::uint16_t b = 0; b < place.buffer; ++b)
+    cells += run_->schedule->buffers[b].cells;
+  return cells * stride_;
+}
+
+void Segment::pack(int chunk, std::byte* to) const {
+  const std::uint64_t bytes = length(chunk);
+  if (bytes == 0) return;
+  if (run_->schedule->shape == Shape::gather) {
+    std::memcpy(to, run_->pieces.front().input + base_, bytes);
+    return;
+  }
+  const std::uint64_t first = base_ + start(chunk);
+  const std::uint64_t last = first + bytes;
+  std::uint64_t at = first;
+  for (auto piece = piece_at(run_->pieces, first); at < last; ++piece) {
+    const std::uint64_t begin =
+        piece == run_->pieces.end() ? last : std::min(last, std::max(at, piece->start));
+    std::memset(to + (at - first), 0, begin - at);
+    at = begin;
+    if (at == last) break;
+    const std::uint64_t end = std::min(last, piece->start + piece->bytes);
+    copy_scaled(*run_, piece->input + (at - piece->start), to + (at - first), end - at);
+    at = end;
+  }
+}
+
+void Segment::unpack(int chunk, const std::byte* from) const {
+  const std::uint64_t bytes = length(chunk);
+  if (bytes == 0) return;
+  if (run_->schedule->shape == Shape::gather) {
+    const std::uint64_t offset = run_->output_offsets[static_cast<std::size_t>(chunk)];
+    std::memcpy(run_->output + offset + base_, from, bytes);
+    return;
+  }
+  const std::uint64_t first = base_ + start(chunk);
+  const std::uint64_t last = first + bytes;
+  for (auto piece = piece_at(run_->pieces, first);
+       piece != run_->pieces.end() && piece->start < last; ++piece) {
+    if (piece->output == nullptr) continue;
+    const std::uint64_t begin = std::max(first, piece->start);
+    const std::uint64_t end = std::min(last, piece->start + piece->bytes);
+    if (begin < end) {
+      std::memcpy(piece->output + (begin - piece->start), from + (begin - first), end - begin);
+    }
+  }
+}
+
+std::uint64_t fit_segment(const Schedule& schedule, bool views_only, std::uint64_t slot_bytes,
+                          std::uint64_t wanted) {
+  const std::uint64_t cells = std::max<std::uint64_t>(1, schedule.cells(views_only));
+  const std::uint64_t stride_limit = slot_bytes / cells / kAlign * kAlign;
+  HORA_CHECK(stride_limit > 0, "a slot has room for 64 bytes per cell");
+  const auto grid = schedule.shape == Shape::gather ? 1 : static_cast<std::uint64_t>(schedule.grid);
+  const std::uint64_t stride =
+      std::clamp(align_up((wanted + grid - 1) / grid), kAlign, stride_limit);
+  return stride * grid;
+}
+
+}  // namespace hora

@@ -1,0 +1,82 @@
+// CollectiveRun: one collective to be run, and where its bytes are.
+//
+// The collective has a byte space of its own that is never materialized: tensors one behind the
+// other, each on a multiple of 64 B (the *piece table*). Segments cut that space; pack and unpack
+// move the bytes of a segment between the callers' tensors and a slot, so a fused buffer exists
+// only segment by segment, in cache. For a gather the space of rank r is its contribution, and a
+// segment covers the same range of every contribution; ranks with less to give contribute short or
+// empty chunks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "ops/reduce.h"
+#include "ops/schedule.h"
+#include "runtime/base/dtype.h"
+
+namespace hora {
+
+/// The part of one tensor in the collective's byte space.
+struct Piece {
+  const std::byte* input = nullptr;  ///< Null: contributes nothing (leaf of a broadcast).
+  std::byte* output = nullptr;       ///< Null: the result is not wanted.
+  std::uint64_t start = 0;           ///< First byte in the byte space, a multiple of 64.
+  std::uint64_t bytes = 0;
+};
+
+/// A collective and its progress. Owner: the executor while it runs.
+struct CollectiveRun {
+  const Schedule* schedule = nullptr;  ///< Template of a segment; outlives the run.
+  DType dtype = DType::uint8;
+  ReduceOp op = ReduceOp::sum;
+  double prescale = 1.0;
+  Finish finish;
+  std::vector<Piece> pieces;                 ///< Reduce and copy: in order of `start`.
+  std::vector<std::uint64_t> contributions;  ///< Gather: bytes by rank. Pieces: the own input only.
+  std::vector<std::uint64_t>
+      output_offsets;               ///< Gather: where each contribution starts in `output`.
+  std::byte* output = nullptr;      ///< Gather: the concatenation.
+  std::uint64_t total_bytes = 0;    ///< Of the byte space (gather: of the longest contribution).
+  std::uint64_t segment_bytes = 0;  ///< Multiple of 64 * grid; gather: of 64.
+  std::uint64_t ticket = 0;         ///< The owner's name for this run.
+
+  std::uint64_t started = 0, finished = 0;  ///< Segments.
+
+  /// At least one: an empty collective still meets everybody.
+  [[nodiscard]] std::uint64_t segments() const {
+    return total_bytes == 0 ? 1 : (total_bytes + segment_bytes - 1) / segment_bytes;
+  }
+};
+
+/// The geometry of one segment: which bytes a chunk or cell means.
+class Segment {
+ public:
+  Segment() = default;
+  Segment(const CollectiveRun& run, std::uint64_t index);
+
+  /// Bytes of a chunk (kWhole: of the segment).
+  [[nodiscard]] std::uint64_t length(int chunk) const;
+  /// First byte of a chunk within the segment.
+  [[nodiscard]] std::uint64_t start(int chunk) const;
+  /// Offset of a cell within the slot's payload area.
+  [[nodiscard]] std::uint64_t offset(Place place) const;
+
+  /// Copies the callers' bytes of a chunk to `to`, prescaled; gaps between tensors are zeroed.
+  void pack(int chunk, std::byte* to) const;
+  /// Copies a chunk of the result from `from` to the callers' tensors.
+  void unpack(int chunk, const std::byte* from) const;
+
+ private:
+  const CollectiveRun* run_ = nullptr;
+  std::uint64_t base_ = 0;    // First byte in the byte space.
+  std::uint64_t bytes_ = 0;   // Of the segment (gather: of the own contribution).
+  std::uint64_t stride_ = 0;  // Of a cell.
+};
+
+/// The largest segment of `schedule` that fits into a slot, at most about `wanted` bytes.
+std::uint64_t fit_segment(const Schedule& schedule, bool views_only, std::uint64_t slot_bytes,
+                          std::uint64_t wanted);
+
+}  // namespace hora

@@ -1,0 +1,320 @@
+#include "ops/executor.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "ops/reduce.h"
+#include "runtime/base/check.h"
+
+namespace hora {
+
+/// A segment in flight: the template, its geometry, and which tasks are done.
+struct Executor::Instance {
+  bool active = false;
+  std::uint64_t position = 0;
+  CollectiveRun* run = nullptr;
+  const Schedule* schedule = nullptr;
+  Segment segment;
+  std::size_t first_open = 0;  // All tasks before are done.
+  std::size_t open = 0;        // Tasks that are not done, unpacks excepted.
+  std::vector<std::uint8_t> done;
+  std::vector<std::span<const std::byte>> received;  // By task; recv tasks only.
+};
+
+struct Executor::LaneState {
+  std::uint16_t number = 0;
+  std::deque<std::unique_ptr<CollectiveRun>> runs;  // Front: the one that finishes next.
+  std::size_t starting = 0;                         // Index in runs of the one that starts next.
+  std::uint64_t next_position = 0;
+  std::uint64_t count = 0;  // Positions below are done here.
+  bool window_shut = false;
+  std::vector<Instance> window;  // By position mod W.
+
+  Instance& at(std::uint64_t position) { return window[position % window.size()]; }
+};
+
+Executor::Executor(Arena& arena, std::vector<Link*> links, const ExecutorOptions& options)
+    : arena_(arena), links_(std::move(links)), options_(options) {
+  for (std::uint16_t number = 0; number < options_.layout.lanes; ++number) {
+    auto lane = std::make_unique<LaneState>();
+    lane->number = number;
+    lane->window.resize(options_.layout.window);
+    lanes_.push_back(std::move(lane));
+  }
+}
+
+Executor::~Executor() = default;
+
+void Executor::enqueue(std::uint16_t lane, std::unique_ptr<CollectiveRun> run) {
+  HORA_CHECK(lane < lanes_.size(), "a response names a lane of the layout");
+  lanes_[lane]->runs.push_back(std::move(run));
+}
+
+bool Executor::step(std::size_t budget_bytes) {
+  bool happened = false;
+  std::size_t budget = budget_bytes;
+  // The highest lane is the most urgent. One task of a lower lane at most delays it.
+  for (auto it = lanes_.rbegin(); it != lanes_.rend() && !failure_; ++it) {
+    LaneState& lane = **it;
+    if (lane.runs.empty()) continue;
+    happened = start_segments(lane) || happened;
+    for (std::uint64_t p = lane.count; p < lane.next_position && budget > 0; ++p) {
+      Instance& instance = lane.at(p);
+      if (instance.open > 0) happened = run_instance(lane, instance, budget) || happened;
+    }
+    happened = retire(lane) || happened;
+  }
+  return happened;
+}
+
+bool Executor::start_segments(LaneState& lane) {
+  bool started = false;
+  lane.window_shut = false;
+  while (lane.starting < lane.runs.size()) {
+    if (lane.next_position >= lane.count + options_.layout.window) break;
+    // Only when the own slots allow it is it worth to look at everybody's counts.
+    if (lane.next_position >= floor_of(lane) + options_.layout.window) {
+      lane.window_shut = true;
+      break;
+    }
+    CollectiveRun& run = *lane.runs[lane.starting];
+    Instance& instance = lane.at(lane.next_position);
+    HORA_CHECK(!instance.active, "a slot is reused only after its segment is done");
+    const Schedule& schedule = *run.schedule;
+    instance.active = true;
+    instance.position = lane.next_position;
+    instance.run = &run;
+    instance.schedule = &schedule;
+    instance.segment = Segment(run, run.started);
+    instance.first_open = 0;
+    instance.open = 0;
+    instance.done.assign(schedule.tasks.size(), 0);
+    instance.received.resize(schedule.tasks.size());
+    for (const Task& task : schedule.tasks)
+      instance.open += task.kind != Primitive::unpack;
+    ++lane.next_position;
+    if (++run.started == run.segments()) ++lane.starting;
+    started = true;
+  }
+  return started;
+}
+
+bool Executor::run_instance(LaneState& lane, Instance& instance, std::size_t& budget) {
+  bool happened = false;
+  // Tasks stand in dependency order, so one pass runs whatever has become possible.
+  for (std::size_t i = instance.first_open; i < instance.done.size() && budget > 0; ++i) {
+    if (instance.done[i] != 0) {
+      if (i == instance.first_open) ++instance.first_open;
+      continue;
+    }
+    if (instance.schedule->tasks[i].kind == Primitive::unpack) continue;
+    if (!try_task(lane, instance, i, budget)) continue;
+    if (failure_) return true;
+    instance.done[i] = 1;
+    --instance.open;
+    happened = true;
+  }
+  return happened;
+}
+
+bool Executor::try_task(LaneState& lane, Instance& instance, std::size_t index,
+                        std::size_t& budget) {
+  const Schedule& schedule = *instance.schedule;
+  const Task& task = schedule.tasks[index];
+  for (std::uint32_t d = 0; d < task.dependency_count; ++d) {
+    if (instance.done[schedule.dependencies[task.first_dependency + d]] == 0) return false;
+  }
+  if (task.kind == Primitive::recv) return try_recv(lane, instance, index);
+  run_task(lane, instance, index);
+  if (task.kind != Primitive::send) {
+    budget -= std::min<std::size_t>(budget, 1 + instance.segment.length(task.chunk));
+  }
+  return true;
+}
+
+bool Executor::try_recv(LaneState& lane, Instance& instance, std::size_t index) {
+  const Task& task = instance.schedule->tasks[index];
+  Link& link = *links_[static_cast<std::size_t>(task.peer)];
+  const auto payload = link.poll({lane.number, task.tag, instance.position});
+  if (!payload) return false;
+  const std::uint64_t expected = instance.segment.length(task.chunk);
+  if (payload->size() != expected) {
+    failure_ =
+        Error{ErrorKind::protocol,
+              "rank " + std::to_string(task.peer) + " sent " + std::to_string(payload->size()) +
+                  " bytes where " + std::to_string(expected) + " were due (" + describe() + ")",
+              Rank(task.peer)};
+  }
+  instance.received[index] = *payload;
+  return true;
+}
+
+void Executor::run_task(LaneState& lane, Instance& instance, std::size_t index) {
+  if (options_.fault.kill_before == tasks_run_) ::kill(::getpid(), SIGKILL);
+  const Schedule& schedule = *instance.schedule;
+  const Task& task = schedule.tasks[index];
+  const std::uint64_t bytes = instance.segment.length(task.chunk);
+  std::byte* const at = slot(lane, instance.position) + instance.segment.offset(task.at);
+  switch (task.kind) {
+    case Primitive::pack:
+      instance.segment.pack(task.chunk, at);
+      break;
+    case Primitive::send:
+      links_[static_cast<std::size_t>(task.peer)]->send({lane.number, task.tag, instance.position},
+                                                        {at, bytes},
+                                                        instance.segment.offset(task.remote));
+      break;
+    case Primitive::copy: {
+      const std::byte* from = operand(lane, instance, schedule.operands[task.first_operand]);
+      if (from != at && bytes > 0) std::memcpy(at, from, bytes);
+      break;
+    }
+    case Primitive::merge: {
+      operands_.clear();
+      for (std::uint32_t o = 0; o < task.operand_count; ++o) {
+        operands_.push_back(operand(lane, instance, schedule.operands[task.first_operand + o]));
+      }
+      const CollectiveRun& run = *instance.run;
+      const std::uint64_t count = bytes / size_of(run.dtype);
+      if (count > 0) {
+        reduce(run.dtype, run.op, operands_, at, count, task.finish ? run.finish : Finish{});
+      }
+      break;
+    }
+    case Primitive::unpack:
+      instance.segment.unpack(task.chunk,
+                              operand(lane, instance, schedule.operands[task.first_operand]));
+      break;
+    case Primitive::recv:
+      HORA_CHECK(false, "a receive is polled, not run");
+  }
+  if (options_.fault.kill_after == tasks_run_) ::kill(::getpid(), SIGKILL);
+  ++tasks_run_;
+}
+
+bool Executor::retire(LaneState& lane) {
+  bool happened = false;
+  while (lane.count < lane.next_position) {
+    Instance& instance = lane.at(lane.count);
+    if (instance.open > 0 || failure_) break;
+    const auto& tasks = instance.schedule->tasks;
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      if (tasks[i].kind == Primitive::unpack) run_task(lane, instance, i);
+    }
+    instance.active = false;
+    CollectiveRun& run = *instance.run;
+    ++segments_finished_;
+    advance_count(lane);
+    if (++run.finished == run.segments()) {
+      finished_.push_back(std::move(lane.runs.front()));
+      lane.runs.pop_front();
+      --lane.starting;
+    }
+    happened = true;
+  }
+  return happened;
+}
+
+void Executor::advance_count(LaneState& lane) {
+  ++lane.count;
+  // A peer can start up to W beyond what it has heard, and everything it starts ends in a message
+  // from us or in W/2 more counts: half a window of silence never stops it.
+  const std::uint64_t quiet = std::max<std::uint64_t>(1, options_.layout.window / 2);
+  for (Link* link : links_) {
+    if (link == nullptr) continue;
+    link->set_count(lane.number, lane.count);
+    if (lane.count - link->announced(lane.number) >= quiet) link->announce(lane.number);
+  }
+}
+
+std::uint64_t Executor::floor_of(const LaneState& lane) const {
+  std::uint64_t floor = lane.count;
+  for (const Link* link : links_) {
+    if (link != nullptr) floor = std::min(floor, link->heard(lane.number));
+  }
+  return floor;
+}
+
+std::byte* Executor::slot(const LaneState& lane, std::uint64_t position) const {
+  return arena_.at(options_.area_offset + options_.layout.slot_offset(lane.number, position));
+}
+
+const std::byte* Executor::operand(const LaneState& lane, const Instance& instance,
+                                   const Operand& operand) const {
+  if (operand.received != kNoTask) return instance.received[operand.received].data();
+  return slot(lane, instance.position) + instance.segment.offset(operand.place);
+}
+
+std::vector<std::unique_ptr<CollectiveRun>> Executor::take_finished() {
+  return std::exchange(finished_, {});
+}
+
+bool Executor::busy() const {
+  return std::any_of(lanes_.begin(), lanes_.end(),
+                     [](const auto& lane) { return !lane->runs.empty(); });
+}
+
+std::uint32_t Executor::outstanding(std::uint16_t lane) const {
+  return static_cast<std::uint32_t>(lanes_[lane]->runs.size());
+}
+
+SleepNeed Executor::need() const {
+  SleepNeed need{64, false};
+  for (const auto& lane : lanes_) {
+    need.counts = need.counts || lane->window_shut;
+    for (std::uint64_t p = lane->count; p < lane->next_position; ++p) {
+      const Instance& instance = lane->at(p);
+      const Schedule& schedule = *instance.schedule;
+      if (instance.open == 0) continue;
+      // A task that lacks only receives can run when all their senders have rung; so can the
+      // unpacks when nothing but receives is open.
+      std::uint64_t all_missing = 0;
+      bool only_receives = true;
+      for (std::size_t i = instance.first_open; i < schedule.tasks.size(); ++i) {
+        const Task& task = schedule.tasks[i];
+        if (instance.done[i] != 0 || task.kind == Primitive::unpack) continue;
+        if (task.kind == Primitive::recv) {
+          all_missing |= std::uint64_t{1} << (task.peer & 63);
+          continue;
+        }
+        only_receives = false;
+        std::uint64_t missing = 0;
+        bool blocked_otherwise = false;
+        for (std::uint32_t d = 0; d < task.dependency_count; ++d) {
+          const TaskId dependency = schedule.dependencies[task.first_dependency + d];
+          if (instance.done[dependency] != 0) continue;
+          const Task& waited = schedule.tasks[dependency];
+          if (waited.kind == Primitive::recv) {
+            missing |= std::uint64_t{1} << (waited.peer & 63);
+          } else {
+            blocked_otherwise = true;
+          }
+        }
+        if (!blocked_otherwise) {
+          need.rings = std::min(need.rings, static_cast<std::uint32_t>(std::popcount(missing)));
+        }
+      }
+      if (only_receives) {
+        need.rings = std::min(need.rings, static_cast<std::uint32_t>(std::popcount(all_missing)));
+      }
+    }
+  }
+  need.rings = need.rings == 64 ? 1 : std::max(1u, need.rings);
+  return need;
+}
+
+std::string Executor::describe() const {
+  for (const auto& lane : lanes_) {
+    if (lane->runs.empty()) continue;
+    const CollectiveRun& run = *lane->runs.front();
+    return "segment " + std::to_string(run.finished + 1) + " of " + std::to_string(run.segments()) +
+           " by " + run.schedule->algorithm;
+  }
+  return {};
+}
+
+}  // namespace hora

@@ -1,0 +1,104 @@
+// Executor: runs segments of collectives, lane by lane, task by task.
+//
+//   lane   queue of runs  ->  positions p, p+1, ...  ->  instance in slot p mod W  ->  tasks of the
+//   template
+//
+// Rules it keeps (docs/architecture.md, "the segment"):
+//  - a segment starts at position p only if p < floor + W, where floor is the lowest count of all
+//  members;
+//  - a caller's tensor is overwritten for p only when the whole result of p, and everything before
+//  it, is
+//    here; then p is unpacked, and only then this rank's count moves past p;
+//  - a slot is never touched for another position before that.
+// Nothing here blocks or allocates per segment. Lanes do not wait for each other; the urgent one
+// goes first.
+//
+// Owner: the progress token.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ops/collective.h"
+#include "ops/schedule.h"
+#include "ops/transport/transport.h"
+#include "runtime/base/arena.h"
+#include "runtime/base/wait_point.h"
+
+namespace hora {
+
+/// Kills this process at a task, for tests of recovery. Tasks are counted from 0 as they run.
+struct TaskFault {
+  std::optional<std::uint64_t> kill_before, kill_after;
+};
+
+struct ExecutorOptions {
+  LaneLayout layout;
+  std::size_t area_offset = 0;  ///< Of the slots in the arena.
+  bool views_only = false;      ///< All links share memory.
+  Rank self{};
+  TaskFault fault;
+};
+
+class Executor {
+ public:
+  /// `links` by rank, null at self; `order` of lanes in options: higher lanes are more urgent.
+  Executor(Arena& arena, std::vector<Link*> links, const ExecutorOptions& options);
+  ~Executor();
+
+  /// Appends a run to a lane. All ranks append the same runs in the same order.
+  void enqueue(std::uint16_t lane, std::unique_ptr<CollectiveRun> run);
+
+  /// Runs tasks until about `budget_bytes` were touched or nothing can go on. True if anything
+  /// happened.
+  bool step(std::size_t budget_bytes);
+
+  /// Runs that have finished here since the last call, in order per lane.
+  std::vector<std::unique_ptr<CollectiveRun>> take_finished();
+
+  /// Something is queued or in flight.
+  [[nodiscard]] bool busy() const;
+  /// Runs of the lane that have not finished.
+  [[nodiscard]] std::uint32_t outstanding(std::uint16_t lane) const;
+  /// What a sleeper waits for; only meaningful after a step that did nothing.
+  [[nodiscard]] SleepNeed need() const;
+  /// Segments finished so far.
+  [[nodiscard]] std::uint64_t segments_finished() const { return segments_finished_; }
+  /// A payload of an unexpected length or the like; the session is lost.
+  [[nodiscard]] const std::optional<Error>& failure() const { return failure_; }
+  /// "receiving segment 3 of 8" of the oldest segment in flight, for error messages; empty if idle.
+  [[nodiscard]] std::string describe() const;
+
+ private:
+  struct Instance;
+  struct LaneState;
+
+  bool start_segments(LaneState& lane);
+  bool run_instance(LaneState& lane, Instance& instance, std::size_t& budget);
+  bool try_task(LaneState& lane, Instance& instance, std::size_t index, std::size_t& budget);
+  bool try_recv(LaneState& lane, Instance& instance, std::size_t index);
+  void run_task(LaneState& lane, Instance& instance, std::size_t index);
+  bool retire(LaneState& lane);
+  void advance_count(LaneState& lane);
+  [[nodiscard]] std::uint64_t floor_of(const LaneState& lane) const;
+  [[nodiscard]] std::byte* slot(const LaneState& lane, std::uint64_t position) const;
+  [[nodiscard]] const std::byte* operand(const LaneState& lane, const Instance& instance,
+                                         const Operand& operand) const;
+
+  Arena& arena_;
+  std::vector<Link*> links_;
+  ExecutorOptions options_;
+  std::vector<std::unique_ptr<LaneState>> lanes_;
+  std::vector<std::unique_ptr<CollectiveRun>> finished_;
+  std::vector<const std::byte*> operands_;  // Scratch of one merge.
+  std::uint64_t tasks_run_ = 0;
+  std::uint64_t segments_finished_ = 0;
+  std::optional<Error> failure_;
+};
+
+}  // namespace hora

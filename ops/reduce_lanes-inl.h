@@ -1,0 +1,320 @@
+// The vectors that the reduction loop works on, per instruction set.
+//
+// A *lanes* type is the vector form of the oracle's Number: `load` widens `kStep` elements into a
+// Pack, `store` finishes, narrows and writes them. In between, an operation (reduce_ops-inl.h)
+// combines Packs.
+//
+//   Floats<T>         float32, float64    a Pack is one vector of T
+//   Halves            float16             one vector of float32
+//   Brains            bfloat16            two vectors of float32: the even and the odd elements. A
+//   bfloat16 is
+//                                         the upper half of a float32, so one shift or one mask
+//                                         widens it, and nothing ever crosses a lane
+//   Integers<T>       all integers        one vector of T, finished elsewhere
+//   Quotients<T>      up to 32 bits       one vector of float64: sums of an average, or results to
+//   finish
+//
+// Compiled once per target by foreach_target.h; hence the unusual include guard.
+#if defined(HORA_OPS_REDUCE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HORA_OPS_REDUCE_LANES_INL_H_
+#undef HORA_OPS_REDUCE_LANES_INL_H_
+#else
+#define HORA_OPS_REDUCE_LANES_INL_H_
+#endif
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include <hwy/highway.h>
+
+#include "ops/reduce.h"
+
+// Without vectors the oracle runs instead.
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+HWY_BEFORE_NAMESPACE();
+namespace hora::HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// A Finish as vectors of floating-point type T.
+template <class T>
+class FloatFinish {
+ public:
+  using D = hn::ScalableTag<T>;
+  using V = hn::Vec<D>;
+
+  explicit FloatFinish(const Finish& finish)
+      : divisor_(hn::Set(D{}, static_cast<T>(finish.divisor))),
+        reciprocal_(hn::Set(D{}, 1 / static_cast<T>(finish.divisor))),
+        postscale_(hn::Set(D{}, static_cast<T>(finish.postscale))),
+        // x / 2^k and x * 2^-k are the same real number, hence round to the same; a product is
+        // faster.
+        multiplies_(finish.divisor != 1 &&
+                    std::has_single_bit(static_cast<std::uint64_t>(finish.divisor))),
+        divides_(finish.divisor != 1 && !multiplies_),
+        postscales_(finish.postscale != 1.0) {}
+
+  [[nodiscard]] HWY_INLINE bool is_identity() const {
+    return !multiplies_ && !divides_ && !postscales_;
+  }
+  HWY_INLINE V operator()(V v) const {
+    if (multiplies_) v = hn::Mul(v, reciprocal_);
+    if (divides_) v = hn::Div(v, divisor_);
+    if (postscales_) v = hn::Mul(v, postscale_);
+    return v;
+  }
+
+ private:
+  V divisor_, reciprocal_, postscale_;
+  bool multiplies_, divides_, postscales_;
+};
+
+/// `v`, or the one NaN.
+template <class V>
+HWY_INLINE V with_one_nan(V v) {
+  using D = hn::DFromV<V>;
+  const V nan = hn::Set(D{}, std::numeric_limits<hn::TFromD<D>>::quiet_NaN());
+  return hn::IfThenElse(hn::IsNaN(v), nan, v);
+}
+
+template <class T>
+struct Floats {
+  using Element = T;
+  using D = hn::ScalableTag<T>;
+  using Pack = hn::Vec<D>;
+  using Finisher = FloatFinish<T>;
+  static constexpr std::size_t kStep = hn::MaxLanes(D{});
+  static constexpr std::size_t kUnroll = 4;
+
+  static HWY_INLINE Pack load(const Element* from) { return hn::LoadU(D{}, from); }
+  static HWY_INLINE void store(Pack pack, Element* to) { hn::StoreU(with_one_nan(pack), D{}, to); }
+};
+
+// AVX2 and AVX3 imply F16C. Highway's own emulation truncates, so what lacks F16C is done below.
+#if HWY_TARGET == HWY_SSE4
+inline constexpr bool kConvertsFloat16 = false;
+#else
+inline constexpr bool kConvertsFloat16 = true;
+#endif
+
+using DFloat = hn::ScalableTag<float>;
+using VFloat = hn::Vec<DFloat>;
+using DBits = hn::ScalableTag<std::uint32_t>;
+using VBits = hn::Vec<DBits>;
+
+/// float16 bits in 32-bit lanes -> float32.
+HWY_INLINE VFloat widen_float16(VBits half) {
+  const DBits d;
+  const DFloat df;
+  const VBits sign = hn::ShiftLeft<16>(hn::And(half, hn::Set(d, 0x8000)));
+  const VBits shifted = hn::ShiftLeft<13>(hn::And(half, hn::Set(d, 0x7fff)));
+  const VBits rebias = hn::Set(d, (127 - 15) << 23);
+  const VBits exponent = hn::And(shifted, hn::Set(d, 0x1f << 23));
+  const VBits normal = hn::Add(shifted, rebias);
+  // Infinity and NaN: the exponent goes all the way up.
+  const VBits special = hn::Add(normal, rebias);
+  // Denormal: give it the implicit one of 2^-14 that it lacks, then subtract 2^-14 again.
+  const VFloat least_normal = hn::Set(df, 0x1p-14F);
+  const VFloat with_one = hn::BitCast(df, hn::Add(normal, hn::Set(d, 1 << 23)));
+  const VBits denormal = hn::BitCast(d, hn::Sub(with_one, least_normal));
+  VBits bits = hn::IfThenElse(hn::Eq(exponent, hn::Set(d, 0x1f << 23)), special, normal);
+  bits = hn::IfThenElse(hn::Eq(exponent, hn::Zero(d)), denormal, bits);
+  return hn::BitCast(df, hn::Or(bits, sign));
+}
+
+/// float32, its NaN already the one NaN -> float16 bits in 32-bit lanes, rounded to nearest even.
+HWY_INLINE VBits narrow_float16(VFloat value) {
+  const DBits d;
+  const DFloat df;
+  const hn::ScalableTag<std::int32_t> di;
+  const VBits bits = hn::BitCast(d, value);
+  const VBits magnitude = hn::And(bits, hn::Set(d, 0x7fffffff));
+  const VBits sign = hn::ShiftRight<16>(hn::Xor(bits, magnitude));
+  // Normal: rebias, then add just less than half of the last kept place, a full half if that place
+  // is odd.
+  const VBits odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(d, 1));
+  const VBits rebias = hn::Set(d, ((127U - 15) << 23) - 0xfff);
+  const VBits normal = hn::ShiftRight<13>(hn::Add(hn::Sub(magnitude, rebias), odd));
+  // Denormal: adding 0.5 makes the processor round at 2^-24, and leaves the result in the low bits.
+  const VFloat half = hn::Set(df, 0.5F);
+  const VFloat rounded = hn::Add(hn::BitCast(df, magnitude), half);
+  const VBits denormal = hn::Sub(hn::BitCast(d, rounded), hn::BitCast(d, half));
+  // 2^16 and above is infinity; the rounding of `normal` carries into infinity from 65520 on.
+  const auto is_above = [&](std::uint32_t limit) HWY_ATTR {
+    const auto signed_limit = hn::Set(di, static_cast<std::int32_t>(limit));
+    return hn::RebindMask(d, hn::Gt(hn::BitCast(di, magnitude), signed_limit));
+  };
+  VBits half_bits = hn::IfThenElse(is_above(0x387fffff), normal, denormal);
+  half_bits = hn::IfThenElse(is_above(0x477fffff), hn::Set(d, 0x7c00), half_bits);
+  half_bits = hn::IfThenElse(is_above(0x7f800000), hn::Set(d, 0x7e00), half_bits);
+  return hn::Or(half_bits, sign);
+}
+
+struct Halves {
+  using Element = std::uint16_t;
+  using Pack = VFloat;
+  using Finisher = FloatFinish<float>;
+  static constexpr std::size_t kStep = hn::MaxLanes(DFloat{});
+  static constexpr std::size_t kUnroll = 4;
+
+  static HWY_INLINE Pack load(const Element* from) {
+    const hn::Rebind<std::uint16_t, DFloat> d16;
+    const auto bits = hn::LoadU(d16, from);
+    if constexpr (kConvertsFloat16) {
+      return hn::PromoteTo(DFloat{}, hn::BitCast(hn::Rebind<hwy::float16_t, DFloat>{}, bits));
+    } else {
+      return widen_float16(hn::PromoteTo(DBits{}, bits));
+    }
+  }
+  static HWY_INLINE void store(Pack pack, Element* to) {
+    const hn::Rebind<std::uint16_t, DFloat> d16;
+    const VFloat value = with_one_nan(pack);
+    if constexpr (kConvertsFloat16) {
+      const auto half = hn::DemoteTo(hn::Rebind<hwy::float16_t, DFloat>{}, value);
+      hn::StoreU(hn::BitCast(d16, half), d16, to);
+    } else {
+      const auto bits = hn::BitCast(hn::ScalableTag<std::int32_t>{}, narrow_float16(value));
+      hn::StoreU(hn::DemoteTo(d16, bits), d16, to);
+    }
+  }
+};
+
+struct Brains {
+  using Element = std::uint16_t;
+  struct Pack {
+    VFloat even, odd;
+  };
+  using Finisher = FloatFinish<float>;
+  using D16 = hn::ScalableTag<std::uint16_t>;
+  static constexpr std::size_t kStep = hn::MaxLanes(D16{});
+  static constexpr std::size_t kUnroll = 2;
+
+  static HWY_INLINE Pack load(const Element* from) {
+    const VBits both = hn::BitCast(DBits{}, hn::LoadU(D16{}, from));
+    const VBits upper = hn::Set(DBits{}, 0xffff0000);
+    return {hn::BitCast(DFloat{}, hn::ShiftLeft<16>(both)),
+            hn::BitCast(DFloat{}, hn::And(both, upper))};
+  }
+  static HWY_INLINE void store(Pack pack, Element* to) {
+    const VBits upper = hn::Set(DBits{}, 0xffff0000);
+    const VBits even = hn::ShiftRight<16>(rounded(with_one_nan(pack.even)));
+    const VBits odd = hn::And(rounded(with_one_nan(pack.odd)), upper);
+    hn::StoreU(hn::BitCast(D16{}, hn::Or(even, odd)), D16{}, to);
+  }
+
+ private:
+  /// The upper halves are the bfloat16 nearest to `value`. The one NaN survives: its payload is
+  /// empty.
+  static HWY_INLINE VBits rounded(VFloat value) {
+    const DBits d;
+    const VBits bits = hn::BitCast(d, value);
+    const VBits odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 1));
+    return hn::Add(bits, hn::Add(odd, hn::Set(d, 0x7fff)));
+  }
+};
+
+// The operations and the finish on a pair of vectors.
+HWY_INLINE Brains::Pack finished(const FloatFinish<float>& finish, Brains::Pack pack) {
+  return {finish(pack.even), finish(pack.odd)};
+}
+template <class Op>
+HWY_INLINE Brains::Pack enter(Brains::Pack pack) {
+  return {Op::enter(pack.even), Op::enter(pack.odd)};
+}
+template <class Op>
+HWY_INLINE Brains::Pack combine(Brains::Pack a, Brains::Pack b) {
+  return {Op::combine(a.even, b.even), Op::combine(a.odd, b.odd)};
+}
+template <class Op>
+HWY_INLINE Brains::Pack leave(Brains::Pack pack) {
+  return {Op::leave(pack.even), Op::leave(pack.odd)};
+}
+
+/// Of what is finished elsewhere.
+struct NoFinish {
+  explicit NoFinish(const Finish&) {}
+  [[nodiscard]] HWY_INLINE bool is_identity() const { return true; }
+  template <class V>
+  HWY_INLINE V operator()(V v) const {
+    return v;
+  }
+};
+
+template <class T>
+struct Integers {
+  using Element = T;
+  using D = hn::ScalableTag<T>;
+  using Pack = hn::Vec<D>;
+  using Finisher = NoFinish;
+  static constexpr std::size_t kStep = hn::MaxLanes(D{});
+  static constexpr std::size_t kUnroll = 4;
+
+  static HWY_INLINE Pack load(const Element* from) { return hn::LoadU(D{}, from); }
+  static HWY_INLINE void store(Pack pack, Element* to) { hn::StoreU(pack, D{}, to); }
+};
+
+/// Divides and postscales integers in float64, truncating after the division.
+///
+/// The quotient is exact although float64 rounds: a quotient s/d that is no integer is at least 1/d
+/// away from one, and its rounding error is at most |s/d| * 2^-53, which is less while |s| < 2^53.
+class IntegerFinish {
+ public:
+  using D = hn::ScalableTag<double>;
+  using V = hn::Vec<D>;
+
+  explicit IntegerFinish(const Finish& finish)
+      : divisor_(hn::Set(D{}, static_cast<double>(finish.divisor))),
+        postscale_(hn::Set(D{}, finish.postscale)),
+        divides_(finish.divisor != 1),
+        postscales_(finish.postscale != 1.0) {}
+
+  [[nodiscard]] HWY_INLINE bool is_identity() const { return !divides_ && !postscales_; }
+  HWY_INLINE V operator()(V v) const {
+    if (divides_) v = hn::Trunc(hn::Div(v, divisor_));
+    if (postscales_) v = hn::Mul(v, postscale_);
+    return v;
+  }
+
+ private:
+  V divisor_, postscale_;
+  bool divides_, postscales_;
+};
+
+template <class T>
+struct Quotients {
+  using Element = T;
+  using D = hn::ScalableTag<double>;
+  using D32 = hn::Rebind<std::int32_t, D>;
+  using DStored = hn::Rebind<T, D>;
+  using Pack = hn::Vec<D>;
+  using Finisher = IntegerFinish;
+  static constexpr std::size_t kStep = hn::MaxLanes(D{});
+  static constexpr std::size_t kUnroll = 2;
+
+  static HWY_INLINE Pack load(const Element* from) {
+    const auto stored = hn::LoadU(DStored{}, from);
+    if constexpr (sizeof(T) == 4)
+      return hn::PromoteTo(D{}, stored);
+    else
+      return hn::PromoteTo(D{}, hn::PromoteTo(D32{}, stored));
+  }
+  static HWY_INLINE void store(Pack pack, Element* to) {
+    const Pack least = hn::Set(D{}, static_cast<double>(std::numeric_limits<T>::min()));
+    const Pack most = hn::Set(D{}, static_cast<double>(std::numeric_limits<T>::max()));
+    const Pack number = hn::IfThenElseZero(hn::Eq(pack, pack), pack);
+    const auto whole = hn::DemoteTo(D32{}, hn::Min(hn::Max(number, least), most));
+    if constexpr (sizeof(T) == 4)
+      hn::StoreU(whole, D32{}, to);
+    else
+      hn::StoreU(hn::DemoteTo(DStored{}, whole), DStored{}, to);
+  }
+};
+
+}  // namespace
+}  // namespace hora::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
+
+#endif  // HORA_OPS_REDUCE_LANES_INL_H_

@@ -1,0 +1,119 @@
+// The Python face of RuntimeBinding: plain numbers in, handles out.
+//
+// A call gives a tensor as (address, shape, dtype number), so no framework's headers are needed and
+// one build serves all versions of all frameworks. The package checks what can be wrong about a
+// tensor (device, layout, dtype); it is the only caller. A synchronous call crosses into C++ once.
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "python/bindings/runtime.h"
+
+namespace hora {
+
+namespace py = pybind11;
+
+namespace {
+
+/// One collective call, as the package gives it.
+Submission make_submission(int kind, std::string name, int dtype, int op, int root, double prescale,
+                           double postscale, std::vector<std::int64_t> shape, std::uintptr_t input,
+                           std::uintptr_t output, bool caller_waits) {
+  const std::optional<DType> element = dtype_from(dtype);
+  const std::optional<ReduceOp> reduction = reduce_op_from(op);
+  if (!element) throw py::value_error("no dtype has the number " + std::to_string(dtype));
+  if (!reduction) throw py::value_error("no reduction has the number " + std::to_string(op));
+  Submission submission;
+  submission.request = {
+      static_cast<Kind>(kind), std::move(name), *element, *reduction, root, prescale, postscale,
+      std::move(shape)};
+  submission.input = reinterpret_cast<const void*>(input);
+  submission.output = reinterpret_cast<void*>(output);
+  submission.caller_waits = caller_waits;
+  return submission;
+}
+
+Output take_output(Completion& completion, std::size_t element_bytes) {
+  const std::vector<std::int64_t>& shape = completion.output_shape();
+  const auto elements = static_cast<std::size_t>(
+      std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
+  return {completion.take_output(), elements * element_bytes};
+}
+
+py::dict stats_of(const RuntimeBinding& runtime) {
+  const RuntimeStats stats = runtime.stats();
+  py::dict numbers;
+  numbers["collectives"] = stats.collectives;
+  numbers["tensors"] = stats.tensors;
+  numbers["negotiation_bytes_out"] = stats.negotiation_bytes_out;
+  numbers["negotiation_bytes_in"] = stats.negotiation_bytes_in;
+  numbers["segments"] = stats.segments;
+  numbers["sleeps"] = stats.sleeps;
+  return numbers;
+}
+
+bool is_homogeneous(const RuntimeBinding& runtime) {
+  const std::vector<Member>& members = runtime.world().members;
+  return std::all_of(members.begin(), members.end(), [&](const Member& member) {
+    return member.local_size == members.front().local_size;
+  });
+}
+
+void bind_handle(py::module_& module) {
+  py::class_<Completion, Handle>(module, "Handle", "A collective in flight.")
+      .def("done", &Completion::done)
+      .def("take_output", &take_output, py::arg("element_bytes"),
+           "The gathered bytes; once, after success.")
+      .def_property_readonly(
+          "output_shape",
+          [](const Completion& handle) { return py::tuple(py::cast(handle.output_shape())); })
+      .def_property_readonly("first_dims", [](const Completion& handle) {
+        return py::tuple(py::cast(handle.first_dims()));
+      });
+}
+
+}  // namespace
+
+void bind_runtime(py::module_& module) {
+  bind_handle(module);
+  py::class_<RuntimeBinding>(module, "Runtime", "A member of a job; see hora.init.")
+      .def_static("start", &RuntimeBinding::start)
+      .def("submit",
+           [](RuntimeBinding& self, int kind, std::string name, int dtype, int op, int root,
+              double prescale, double postscale, std::vector<std::int64_t> shape,
+              std::uintptr_t input, std::uintptr_t output) {
+             return self.submit(make_submission(kind, std::move(name), dtype, op, root, prescale,
+                                                postscale, std::move(shape), input, output, false));
+           })
+      .def("run",
+           [](RuntimeBinding& self, int kind, std::string name, int dtype, int op, int root,
+              double prescale, double postscale, std::vector<std::int64_t> shape,
+              std::uintptr_t input, std::uintptr_t output, const py::object& keep) {
+             return self.run(make_submission(kind, std::move(name), dtype, op, root, prescale,
+                                             postscale, std::move(shape), input, output, true),
+                             keep);
+           })
+      .def("wait", &RuntimeBinding::wait, py::arg("handle"))
+      .def("poll", &RuntimeBinding::poll, py::arg("handle"))
+      .def("shutdown", &RuntimeBinding::shutdown, py::arg("last_words"))
+      .def("on_fork_child", &RuntimeBinding::on_fork_child)
+      .def("require_own_process", &RuntimeBinding::require_own_process)
+      .def("stats", &stats_of)
+      .def_property_readonly("rank",
+                             [](const RuntimeBinding& self) { return self.world().self.value; })
+      .def_property_readonly("size", [](const RuntimeBinding& self) { return self.world().size(); })
+      .def_property_readonly(
+          "local_rank", [](const RuntimeBinding& self) { return self.world().me().local_rank; })
+      .def_property_readonly(
+          "local_size", [](const RuntimeBinding& self) { return self.world().me().local_size; })
+      .def_property_readonly(
+          "cross_rank", [](const RuntimeBinding& self) { return self.world().me().cross_rank; })
+      .def_property_readonly(
+          "cross_size", [](const RuntimeBinding& self) { return self.world().me().cross_size; })
+      .def_property_readonly("is_homogeneous", &is_homogeneous);
+}
+
+}  // namespace hora

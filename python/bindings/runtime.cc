@@ -1,0 +1,129 @@
+#include "python/bindings/runtime.h"
+
+#include <algorithm>
+#include <exception>
+#include <functional>
+
+#include <unistd.h>
+
+#include "python/bindings/errors.h"
+#include "python/bindings/gil.h"
+
+namespace hora {
+
+namespace py = pybind11;
+
+namespace {
+
+/// Signals are handled by Python's main thread, which is the process's first.
+bool on_main_thread() {
+  return gettid() == getpid();
+}
+
+/// Longer than any job: a Python caller waits until the handle is done or it is interrupted.
+constexpr Duration kForever = std::chrono::hours(24 * 365);
+
+/// Calls Runtime::start. What C++ libraries throw below it becomes an Error.
+Result<std::unique_ptr<Runtime>> start_runtime() noexcept {
+  try {
+    Result<Config> config = read_config(environment());
+    if (!config) return fail(config.error());
+    Result<Placement> placement = read_placement(environment());
+    if (!placement) return fail(placement.error());
+    return Runtime::start(*config, *placement);
+  } catch (const std::exception& error) {
+    return fail(ErrorKind::system, std::string("init: ") + error.what());
+  }
+}
+
+}  // namespace
+
+RuntimeBinding::RuntimeBinding(std::unique_ptr<Runtime> runtime)
+    : runtime_(std::move(runtime)), pid_(getpid()) {}
+
+std::unique_ptr<RuntimeBinding> RuntimeBinding::start() {
+  auto runtime = without_gil([]() noexcept { return start_runtime(); });
+  if (!runtime) raise_error(runtime.error());
+  return std::unique_ptr<RuntimeBinding>(new RuntimeBinding(std::move(*runtime)));
+}
+
+RuntimeBinding::~RuntimeBinding() {
+  if (forked()) {
+    // Its threads do not exist here, and its sockets belong to the parent: leave all of it alone.
+    static_cast<void>(runtime_.release());
+    return;
+  }
+  without_gil([this]() noexcept { runtime_.reset(); });
+}
+
+bool RuntimeBinding::forked() const {
+  return getpid() != pid_;
+}
+
+void RuntimeBinding::require_own_process() const {
+  if (!forked()) return;
+  raise_error({ErrorKind::unsupported,
+               "this process (pid " + std::to_string(getpid()) + ") was forked from the rank " +
+                   std::to_string(world().self.value) + " process (pid " + std::to_string(pid_) +
+                   "); call hora from the parent only",
+               std::nullopt});
+}
+
+Handle RuntimeBinding::submit(Submission submission) {
+  require_own_process();
+  auto handle = without_gil([&]() noexcept { return runtime_->submit(std::move(submission)); });
+  if (!handle) raise_error(handle.error());
+  return std::move(*handle);
+}
+
+void RuntimeBinding::wait(const Handle& handle) {
+  require_own_process();
+  bool raised = false;
+  PyThreadState* thread = PyEval_SaveThread();
+  std::function<bool()> interrupted = [] { return false; };
+  if (on_main_thread()) {
+    interrupted = [&] {
+      PyEval_RestoreThread(thread);
+      raised = raised || PyErr_CheckSignals() != 0;
+      thread = PyEval_SaveThread();
+      return raised;
+    };
+  }
+  const Result<void> outcome = runtime_->wait(handle, Deadline::after(kForever), interrupted);
+  PyEval_RestoreThread(thread);
+  if (raised) throw py::error_already_set();
+  if (!outcome) raise_error(outcome.error());
+}
+
+Handle RuntimeBinding::run(Submission submission, const py::object& keep) {
+  Handle handle = submit(std::move(submission));
+  try {
+    wait(handle);
+  } catch (py::error_already_set&) {
+    forget_finished();
+    if (!handle->done()) abandoned_.emplace_back(handle, keep);
+    throw;
+  }
+  return handle;
+}
+
+bool RuntimeBinding::poll(const Handle& handle) {
+  require_own_process();
+  return without_gil([&]() noexcept { return runtime_->poll(handle); });
+}
+
+void RuntimeBinding::shutdown(const std::string& last_words) {
+  if (forked()) return;
+  without_gil([&]() noexcept { runtime_->shutdown(last_words); });
+  forget_finished();
+}
+
+void RuntimeBinding::on_fork_child() {
+  runtime_->on_fork_child();
+}
+
+void RuntimeBinding::forget_finished() {
+  std::erase_if(abandoned_, [](const auto& entry) { return entry.first->done(); });
+}
+
+}  // namespace hora

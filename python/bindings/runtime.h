@@ -1,0 +1,68 @@
+// RuntimeBinding: a hora::Runtime as a Python object.
+//
+// It adds what only a language binding can know:
+//
+//   the GIL    released while a call may block (gil.h)
+//   signals    a waiting main thread lets Python's handlers run every 50 ms; what they raise ends
+//   the wait.
+//              The collective goes on then, so its tensors are kept until it is done ("abandoned")
+//   fork       a forked child has the memory of a Runtime but not its threads: every call there
+//   says so, and
+//              nothing is torn down in the child
+//
+// There is no global: the package holds one object of this class between init and shutdown.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <pybind11/pybind11.h>
+#include <sys/types.h>
+
+#include "python/bindings/output.h"
+#include "runtime/runtime.h"
+
+namespace hora {
+
+/// Thread-safe as far as Runtime is; its own members are guarded by the GIL.
+class RuntimeBinding {
+ public:
+  /// Reads configuration and placement from the environment and joins the job.
+  static std::unique_ptr<RuntimeBinding> start();
+  ~RuntimeBinding();
+  RuntimeBinding(const RuntimeBinding&) = delete;
+  RuntimeBinding& operator=(const RuntimeBinding&) = delete;
+
+  /// Starts a collective. The caller keeps the tensors alive until the handle is done.
+  Handle submit(Submission submission);
+  /// Waits for a handle; raises what it failed with.
+  void wait(const Handle& handle);
+  /// submit and wait in one. `keep` owns the memory: it is kept should the wait be interrupted.
+  Handle run(Submission submission, const pybind11::object& keep);
+  bool poll(const Handle& handle);
+  void shutdown(const std::string& last_words);
+  void on_fork_child();
+  /// Raises in a forked child, and says so.
+  void require_own_process() const;
+
+  [[nodiscard]] const World& world() const { return runtime_->world(); }
+  [[nodiscard]] RuntimeStats stats() const { return runtime_->stats(); }
+
+ private:
+  explicit RuntimeBinding(std::unique_ptr<Runtime> runtime);
+
+  [[nodiscard]] bool forked() const;
+  void forget_finished();
+
+  std::unique_ptr<Runtime> runtime_;
+  pid_t pid_;
+  std::vector<std::pair<Handle, pybind11::object>> abandoned_;
+};
+
+/// Adds the classes Runtime and Handle to the module.
+void bind_runtime(pybind11::module_& module);
+
+}  // namespace hora

@@ -1,0 +1,67 @@
+"""Hora: elastic all-reduce for data-parallel training.
+
+Start a script on several processes with ``horarun -np 4 python script.py`` and, in it::
+
+    import hora.torch as hvd  # or hora.numpy
+
+    hvd.init()
+    print(hvd.allreduce(tensor))
+
+The functions have Horovod's names, arguments and meaning. This package alone needs neither torch
+nor numpy.
+"""
+
+from hora import _core
+from hora._context import (
+    cross_rank,
+    cross_size,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+from hora._features import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
+from hora.exceptions import HoraInternalError, HorovodInternalError
+
+__version__ = _core.__version__
+
+__all__ = [
+    "HoraInternalError",
+    "HorovodInternalError",
+    "__version__",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+]

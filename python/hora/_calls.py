@@ -1,0 +1,174 @@
+"""What every collective call does, whatever its tensors are.
+
+A framework's module (:mod:`hora.numpy`, :mod:`hora.torch`) turns tensors into addresses; here they
+are joined with a name and handed to the core. `run` waits in the same crossing into C++ - a small
+allreduce spends only a few microseconds in Python - and `start` returns a handle number.
+
+The memory must stay where it is until the collective is done: `run` hands `keep` to the core for
+the case that a signal ends the wait early, `start` keeps what `finish` refers to.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hora import _context, _core
+
+Average = 0
+Sum = 1
+Adasum = 2
+Min = 3
+Max = 4
+Product = 5
+
+_OPS = frozenset((Average, Sum, Min, Max, Product))
+
+
+def reduction(op: int | None, average: bool | None) -> int:
+    """Return what `op` and the older flag `average` ask for; Average if neither does."""
+    if average is not None:
+        if op is not None:
+            raise ValueError(
+                "The op parameter supersedes average. Please provide only one of them."
+            )
+        warnings.warn(
+            "Parameter average is deprecated; use op=hvd.Average or op=hvd.Sum instead.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        return Average if average else Sum
+    if op is None:
+        return Average
+    if op not in _OPS:
+        if op == Adasum:
+            raise NotImplementedError(
+                "Adasum is not supported by this version of Hora; "
+                "use Average, Sum, Min, Max or Product."
+            )
+        raise ValueError(f"op must be Average, Sum, Min, Max or Product, not {op!r}.")
+    return op
+
+
+def checked_root(root_rank: int) -> int:
+    """Return `root_rank`, or raise ValueError when there is no such rank."""
+    context = _context.current()
+    if not 0 <= root_rank < context.size:
+        raise ValueError(
+            f"broadcast received invalid root rank {root_rank} for provided process set: "
+            f"ranks are 0 to {context.size - 1}."
+        )
+    return root_rank
+
+
+def run(
+    kind: int,
+    name: str | None,
+    dtype: int,
+    shape: Sequence[int],
+    source: int,
+    target: int,
+    keep: object,
+    op: int = Sum,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    root: int = 0,
+) -> _core.Handle:
+    """Run a collective on memory at `source` and `target`, and wait for it."""
+    context = _context.current()
+    return context.runtime.run(
+        kind,
+        context.full_name(kind, name),
+        dtype,
+        op,
+        root,
+        prescale,
+        postscale,
+        shape,
+        source,
+        target,
+        keep,
+    )
+
+
+def start(
+    kind: int,
+    name: str | None,
+    dtype: int,
+    shape: Sequence[int],
+    source: int,
+    target: int,
+    finish: _context.Finish,
+    op: int = Sum,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    root: int = 0,
+) -> int:
+    """Start a collective and return its handle; `finish` makes the result of `synchronize`."""
+    context = _context.current()
+    handle = context.runtime.submit(
+        kind,
+        context.full_name(kind, name),
+        dtype,
+        op,
+        root,
+        prescale,
+        postscale,
+        shape,
+        source,
+        target,
+    )
+    return context.keep(handle, finish)
+
+
+def barrier() -> None:
+    """Wait until all ranks have come here."""
+    context = _context.current()
+    context.runtime.run(
+        _core.BARRIER, "barrier.noname", _core.DTYPES["uint8"], Sum, 0, 1.0, 1.0, (), 0, 0, None
+    )
+
+
+def poll(handle: int) -> bool:
+    """Return whether the collective of `handle` has completed, successfully or not.
+
+    Raises
+    ------
+    ValueError
+        There is no such handle (any more).
+    """
+    return _context.current().poll(handle)
+
+
+def synchronize(handle: int) -> Any:
+    """Wait for the collective of `handle` and return its result.
+
+    The handle is used up, also by a failure. Ctrl-C interrupts the wait only: the collective goes
+    on, and the handle may be synchronized again.
+
+    Returns
+    -------
+    The output tensor; None for an unknown handle.
+
+    Raises
+    ------
+    HoraInternalError
+        The collective failed.
+    """
+    return _context.current().synchronize(handle)
+
+
+def synchronize_all(handles: Iterable[int]) -> None:
+    """Wait for all of `handles`, then raise the first error if there was one.
+
+    No handle is left over, so nothing stays in memory and no name stays busy.
+    """
+    first: Exception | None = None
+    for handle in handles:
+        try:
+            synchronize(handle)
+        except Exception as error:
+            first = first or error
+    if first is not None:
+        raise first

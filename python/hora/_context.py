@@ -1,0 +1,233 @@
+"""The life of a rank in this process: init, shutdown, fork, exit.
+
+The API is a set of functions, so the package must remember which job it is in: a :class:`Context`,
+made by :func:`init` and dropped by :func:`shutdown`. It holds the runtime, this rank's numbers, the
+counters of automatic names and the table of asynchronous handles. Nothing else in the package has
+state.
+
+Rules
+-----
+* A handle is a positive number that is never used again in this process, also not after a new
+  `init`.
+* The table keeps the tensors of a handle alive until `synchronize`, because the core reads and
+  writes their memory.
+* A forked child may ask for its parent's rank and size. Anything else raises, and its exit touches
+  nothing.
+* At exit the job is left in order, with last words if there are any (:mod:`hora._last_words`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any, Callable
+
+from hora import _core, _last_words
+from hora.exceptions import HoraInternalError
+
+NOT_INITIALIZED = "Hora has not been initialized; use hvd.init()."
+
+# The first word of a collective's full name.
+PREFIXES = {
+    _core.ALLREDUCE: "allreduce",
+    _core.ALLGATHER: "allgather",
+    _core.BROADCAST: "broadcast",
+    _core.BARRIER: "barrier",
+}
+
+# Turns a completed handle into what synchronize returns; holds the tensors meanwhile.
+Finish = Callable[[_core.Handle], Any]
+
+_handle_numbers: Iterator[int] = itertools.count(1)
+
+
+class Context:
+    """This process's membership in a job, between `init` and `shutdown`."""
+
+    def __init__(self, runtime: _core.Runtime) -> None:
+        self.runtime = runtime
+        self.pid = os.getpid()
+        self.rank = runtime.rank
+        self.size = runtime.size
+        self.local_rank = runtime.local_rank
+        self.local_size = runtime.local_size
+        self.cross_rank = runtime.cross_rank
+        self.cross_size = runtime.cross_size
+        self.is_homogeneous = runtime.is_homogeneous
+        self._unnamed = {kind: itertools.count(1) for kind in PREFIXES}
+        self._pending: dict[int, tuple[_core.Handle, Finish]] = {}
+
+    def full_name(self, kind: int, name: str | None) -> str:
+        """Return ``<op>.<name>``; unnamed collectives are counted, each kind for itself."""
+        if name is None:
+            return f"{PREFIXES[kind]}.noname.{next(self._unnamed[kind])}"
+        return f"{PREFIXES[kind]}.{name}"
+
+    def keep(self, handle: _core.Handle, finish: Finish) -> int:
+        """Enter a started collective into the table and return its number."""
+        number = next(_handle_numbers)
+        self._pending[number] = (handle, finish)
+        return number
+
+    def poll(self, number: int) -> bool:
+        """Return whether the collective has completed, successfully or not."""
+        entry = self._pending.get(number)
+        if entry is None:
+            raise ValueError(f"Handle {number} was not created or has been cleared.")
+        return self.runtime.poll(entry[0])
+
+    def synchronize(self, number: int) -> Any:
+        """Wait for a collective and return its result; None for an unknown number."""
+        entry = self._pending.get(number)
+        if entry is None:
+            return None
+        handle, finish = entry
+        try:
+            self.runtime.wait(handle)
+        finally:
+            # An interrupted wait leaves the collective running: the tensors must stay.
+            if handle.done():
+                self._pending.pop(number, None)
+        return finish(handle)
+
+    def drop_handles(self) -> None:
+        """Forget all handles; the runtime has been shut down and touches no tensor any more."""
+        self._pending.clear()
+
+
+_lock = threading.Lock()
+_current: Context | None = None
+
+
+def current() -> Context:
+    """Return the context, for a collective; HoraInternalError without one."""
+    if _current is None:
+        error = HoraInternalError(NOT_INITIALIZED)
+        error.kind = "not_initialized"
+        raise error
+    return _current
+
+
+def queried() -> Context:
+    """Return the context, for a query such as `rank`; ValueError without one."""
+    if _current is None:
+        raise ValueError(NOT_INITIALIZED)
+    return _current
+
+
+def is_initialized() -> bool:
+    """Return whether `init` has been called, and `shutdown` has not."""
+    return _current is not None
+
+
+def init(comm: list[int] | None = None, process_sets: object | None = None) -> None:
+    """Join the job; does nothing when already initialized.
+
+    The place of this process (rank, size, where to meet the others) and all options come from the
+    environment, which ``horarun`` sets. Without a launcher this is a job of one.
+
+    Parameters
+    ----------
+    comm : list of int, optional
+        Must name all ranks in order, if given.
+    process_sets : optional
+        Must be None or empty: this version has the global set alone.
+
+    Raises
+    ------
+    ValueError
+        An environment variable or an argument is wrong.
+    HoraInternalError
+        The job could not be formed, for example because some ranks did not come in time.
+    """
+    global _current
+    if process_sets:
+        raise ValueError("process_sets are not supported by this version of Hora; pass None.")
+    if comm is not None and not isinstance(comm, list):
+        raise ValueError("comm must be None or a list of ranks: Hora does not use MPI.")
+    with _lock:
+        if _current is not None:
+            if _current.pid != os.getpid():
+                _current.runtime.require_own_process()
+            return
+        context = Context(_core.Runtime.start())
+        if comm is not None and comm != list(range(context.size)):
+            context.runtime.shutdown("")
+            raise ValueError(f"comm must name all {context.size} ranks in order, not {comm}.")
+        _last_words.install()
+        # Last registered runs first: before the exit handlers of what was imported until now.
+        atexit.unregister(_at_exit)
+        atexit.register(_at_exit)
+        _current = context
+
+
+def shutdown() -> None:
+    """Leave the job in order. Idempotent; does nothing in a forked child.
+
+    Collectives that are still in flight here fail, and so do later ones of the other ranks. `init`
+    may be called again.
+    """
+    _leave("")
+
+
+def _leave(last_words: str) -> None:
+    global _current
+    with _lock:
+        context = _current
+        if context is None or context.pid != os.getpid():
+            return
+        _current = None
+    context.runtime.shutdown(last_words)
+    context.drop_handles()
+
+
+def _at_exit() -> None:
+    _leave(_last_words.text())
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+    if _current is not None:
+        _current.runtime.on_fork_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def rank() -> int:
+    """Return this process's number in the job: 0 .. size-1."""
+    return queried().rank
+
+
+def size() -> int:
+    """Return the number of ranks."""
+    return queried().size
+
+
+def local_rank() -> int:
+    """Return this process's number among the ranks of its host."""
+    return queried().local_rank
+
+
+def local_size() -> int:
+    """Return the number of ranks on this host."""
+    return queried().local_size
+
+
+def cross_rank() -> int:
+    """Return this host's index among the hosts that have a rank with this local rank."""
+    return queried().cross_rank
+
+
+def cross_size() -> int:
+    """Return the number of hosts that have a rank with this local rank."""
+    return queried().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Return whether every host has the same number of ranks."""
+    return queried().is_homogeneous

@@ -1,0 +1,75 @@
+"""Types of the extension module; see python/bindings."""
+
+from collections.abc import Sequence
+
+__version__: str
+ALLREDUCE: int
+ALLGATHER: int
+BROADCAST: int
+BARRIER: int
+DTYPES: dict[str, int]
+
+class Output:
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class Handle:
+    def done(self) -> bool: ...
+    def take_output(self, element_bytes: int) -> Output: ...
+    @property
+    def output_shape(self) -> tuple[int, ...]: ...
+    @property
+    def first_dims(self) -> tuple[int, ...]: ...
+
+class Runtime:
+    @staticmethod
+    def start() -> Runtime: ...
+    def submit(
+        self,
+        kind: int,
+        name: str,
+        dtype: int,
+        op: int,
+        root: int,
+        prescale: float,
+        postscale: float,
+        shape: Sequence[int],
+        input: int,
+        output: int,
+        /,
+    ) -> Handle: ...
+    def run(
+        self,
+        kind: int,
+        name: str,
+        dtype: int,
+        op: int,
+        root: int,
+        prescale: float,
+        postscale: float,
+        shape: Sequence[int],
+        input: int,
+        output: int,
+        keep: object,
+        /,
+    ) -> Handle: ...
+    def wait(self, handle: Handle) -> None: ...
+    def poll(self, handle: Handle) -> bool: ...
+    def shutdown(self, last_words: str) -> None: ...
+    def on_fork_child(self) -> None: ...
+    def require_own_process(self) -> None: ...
+    def stats(self) -> dict[str, int]: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def local_rank(self) -> int: ...
+    @property
+    def local_size(self) -> int: ...
+    @property
+    def cross_rank(self) -> int: ...
+    @property
+    def cross_size(self) -> int: ...
+    @property
+    def is_homogeneous(self) -> bool: ...

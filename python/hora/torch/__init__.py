@@ -1,0 +1,74 @@
+"""Data-parallel training with PyTorch, with the names of ``horovod.torch``::
+
+import hora.torch as hvd
+
+hvd.init()
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "hora.torch needs PyTorch, which is not installed: run `pip install torch`. "
+        "Collectives on NumPy arrays are in hora.numpy."
+    ) from error
+
+import hora
+from hora import *  # noqa: F403
+from hora._calls import Adasum, Average, Max, Min, Product, Sum, poll, synchronize
+from hora._objects import allgather_object
+from hora.process_sets import ProcessSet, global_process_set
+from hora.torch.compression import Compression
+from hora.torch.functions import (
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from hora.torch.ops import (
+    allgather,
+    allgather_async,
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+)
+from hora.torch.optimizer import DistributedOptimizer
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "global_process_set",
+    "poll",
+    "synchronize",
+]
+__all__ += hora.__all__

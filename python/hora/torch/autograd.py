@@ -1,0 +1,111 @@
+"""Gradients of the collectives, as Horovod defines them.
+
+allreduce   an allreduce of the gradient with the same reduction and factors: for Sum the gradient
+of a
+            loss that every rank computes is size times the gradient. For Min, Max and Product this
+            is not the mathematical gradient; it is kept for compatibility.
+allgather   the averaged gradient's rows of this rank
+broadcast   the averaged gradient on the root, zero elsewhere
+
+The backward collectives are unnamed, so backward passes must come in the same order on all ranks.
+They are differentiable themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+
+from hora import _context
+from hora._calls import Average
+from hora.torch import blocking
+
+# One gradient per argument of `forward`; only the tensor has one.
+Gradients = tuple[Optional[torch.Tensor], ...]
+
+
+class Allreduce(torch.autograd.Function):
+    """Differentiable allreduce."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+    ) -> torch.Tensor:
+        """Reduce `tensor`."""
+        ctx.arguments = (op, prescale, postscale)
+        return blocking.reduce_new(tensor, name, op, prescale, postscale)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Gradients:
+        """Reduce the gradient in the same way."""
+        op, prescale, postscale = ctx.arguments
+        return allreduce(gradients[0], None, op, prescale, postscale), None, None, None, None
+
+
+class Allgather(torch.autograd.Function):
+    """Differentiable allgather."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, name: str | None) -> torch.Tensor:
+        """Gather `tensor`."""
+        output, rows = blocking.gather_new(tensor, name)
+        rank = _context.current().rank
+        ctx.first, ctx.count = sum(rows[:rank]), rows[rank]
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Gradients:
+        """Average the gradient and take this rank's rows."""
+        return allreduce(gradients[0], None, Average, 1.0, 1.0).narrow(
+            0, ctx.first, ctx.count
+        ), None
+
+
+class Broadcast(torch.autograd.Function):
+    """Differentiable broadcast."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None) -> torch.Tensor:
+        """Broadcast `tensor`."""
+        ctx.root_rank = root_rank
+        return blocking.broadcast_new(tensor, root_rank, name)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Gradients:
+        """Average the gradient; it belongs to the root."""
+        averaged = allreduce(gradients[0], None, Average, 1.0, 1.0)
+        if _context.current().rank != ctx.root_rank:
+            averaged = torch.zeros_like(averaged)
+        return averaged, None, None
+
+
+# `apply` has no types of its own.
+_allreduce: Any = Allreduce.apply
+_allgather: Any = Allgather.apply
+_broadcast: Any = Broadcast.apply
+
+
+def allreduce(
+    tensor: torch.Tensor, name: str | None, op: int, prescale: float, postscale: float
+) -> torch.Tensor:
+    """Reduce into a new tensor, with a gradient."""
+    result: torch.Tensor = _allreduce(tensor, name, op, prescale, postscale)
+    return result
+
+
+def allgather(tensor: torch.Tensor, name: str | None) -> torch.Tensor:
+    """Gather into a new tensor, with a gradient."""
+    result: torch.Tensor = _allgather(tensor, name)
+    return result
+
+
+def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None) -> torch.Tensor:
+    """Broadcast into a new tensor, with a gradient."""
+    result: torch.Tensor = _broadcast(tensor, root_rank, name)
+    return result

@@ -1,0 +1,97 @@
+"""Collectives that wait, without autograd: what `ops` and the gradients in `autograd` are made of.
+
+Each crosses into C++ once.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from hora import _calls, _core
+from hora.torch.tensors import DTYPES, gathered, output_for, readable, writable, write_back
+
+
+def reduce_new(
+    tensor: torch.Tensor, name: str | None, op: int, prescale: float, postscale: float
+) -> torch.Tensor:
+    """Reduce into a new tensor."""
+    source = readable(tensor)
+    output = output_for(tensor, source)
+    _calls.run(
+        _core.ALLREDUCE,
+        name,
+        DTYPES[source.dtype],
+        source.shape,
+        source.data_ptr(),
+        output.data_ptr(),
+        (source, output),
+        op,
+        prescale,
+        postscale,
+    )
+    return output
+
+
+def reduce_in_place(
+    tensor: torch.Tensor, name: str | None, op: int, prescale: float, postscale: float
+) -> torch.Tensor:
+    """Reduce in place."""
+    buffer = writable(tensor)
+    address = buffer.data_ptr()
+    _calls.run(
+        _core.ALLREDUCE,
+        name,
+        DTYPES[buffer.dtype],
+        buffer.shape,
+        address,
+        address,
+        buffer,
+        op,
+        prescale,
+        postscale,
+    )
+    return write_back(tensor, buffer)
+
+
+def gather_new(tensor: torch.Tensor, name: str | None) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """Gather: the result, and the first dimension of each rank."""
+    source = readable(tensor)
+    handle = _calls.run(
+        _core.ALLGATHER,
+        name,
+        DTYPES[source.dtype],
+        source.shape,
+        source.data_ptr(),
+        0,
+        source,
+    )
+    return gathered(source, handle), handle.first_dims
+
+
+def broadcast_in_place(tensor: torch.Tensor, root_rank: int, name: str | None) -> torch.Tensor:
+    """Broadcast in place."""
+    root = _calls.checked_root(root_rank)
+    buffer = writable(tensor)
+    address = buffer.data_ptr()
+    _calls.run(
+        _core.BROADCAST,
+        name,
+        DTYPES[buffer.dtype],
+        buffer.shape,
+        address,
+        address,
+        buffer,
+        root=root,
+    )
+    return write_back(tensor, buffer)
+
+
+def broadcast_new(tensor: torch.Tensor, root_rank: int, name: str | None) -> torch.Tensor:
+    """Broadcast into a new tensor."""
+    return broadcast_in_place(own_copy(tensor), root_rank, name)
+
+
+def own_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous host tensor with the same values that nobody else has."""
+    source = readable(tensor)
+    return source.detach().clone() if source is tensor else source

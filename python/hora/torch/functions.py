@@ -1,0 +1,166 @@
+"""Starting from equal states: parameters, optimizer state, objects.
+
+The state of an optimizer is a tree of options, numbers and tensors, and may exist on the root alone
+(after it has loaded a checkpoint). So the root pickles the tree with a number in the place of each
+tensor; the others build tensors from the shapes that come with it, and then all tensors are
+broadcast in place, at once. No step is made up to create state: broadcasting changes nothing but
+what it says.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hora import _calls, _context, _objects, _parameters
+from hora.process_sets import ProcessSet, global_process_set, require_global
+from hora.torch.ops import broadcast_async_
+from hora.torch.tensors import DTYPES
+
+__all__ = ["broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
+
+
+def broadcast_parameters(params: Mapping[str, Any] | list[Any], root_rank: int) -> None:
+    """Overwrite tensors with the root's, in place.
+
+    Parameters
+    ----------
+    params
+        A dict such as ``model.state_dict()``, or a list of tensors or of (name, tensor) tuples such
+        as ``list(model.named_parameters())``; the same on all ranks.
+    root_rank
+        Whose values they get.
+
+    Raises
+    ------
+    ValueError
+        `params` is of another type, or holds what is not a tensor: use `broadcast_object` for that.
+    """
+    _parameters.broadcast_all(params, root_rank, broadcast_async_)
+
+
+def broadcast_object(
+    obj: Any = None,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Return the root's object on every rank; None will do on the other ranks.
+
+    The object is pickled (with cloudpickle where installed). The root gets its own object back.
+    """
+    require_global(process_set)
+    return _objects.broadcast_object(obj, root_rank, name)
+
+
+class _Pickler(pickle.Pickler):
+    """Takes the tensors that can be broadcast out of the pickled tree."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.tensors: list[torch.Tensor] = []
+        self._numbers: dict[int, int] = {}
+
+    def persistent_id(self, obj: Any) -> int | None:
+        """Return the number that stands for `obj`, or None to pickle it."""
+        if not isinstance(obj, torch.Tensor) or obj.layout is not torch.strided:
+            return None
+        if obj.dtype not in DTYPES or obj.device.type != "cpu":
+            return None
+        if id(obj) not in self._numbers:
+            self._numbers[id(obj)] = len(self.tensors)
+            self.tensors.append(obj)
+        return self._numbers[id(obj)]
+
+
+class _Unpickler(pickle.Unpickler):
+    """Puts the tensors back."""
+
+    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_load(self, pid: Any) -> torch.Tensor:
+        """Return the tensor that `pid` stands for."""
+        number: int = pid
+        return self._tensors[number]
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """Give every rank the optimizer state and the options of the root.
+
+    The state need not exist on the other ranks. On the root nothing changes.
+
+    Parameters
+    ----------
+    optimizer
+        The same class and number of parameters on all ranks.
+    root_rank
+        Whose state they get.
+    model
+        Not needed; accepted for compatibility.
+
+    Raises
+    ------
+    ValueError
+        The optimizer is LBFGS, or its parameters do not match the root's.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast torch.optim.LBFGS state")
+    if _context.current().rank == _calls.checked_root(root_rank):
+        _send_state(optimizer, root_rank)
+    else:
+        _receive_state(optimizer, root_rank)
+
+
+def _send_state(optimizer: torch.optim.Optimizer, root: int) -> None:
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    state = optimizer.state_dict()
+    pickler.dump(state)
+    layout = [(tensor.dtype, tuple(tensor.shape)) for tensor in pickler.tensors]
+    _objects.broadcast_object((file.getvalue(), layout), root, "optimizer_state")
+    _broadcast_tensors(pickler.tensors, root)
+
+
+def _receive_state(optimizer: torch.optim.Optimizer, root: int) -> None:
+    pickled, layout = _objects.broadcast_object(None, root, "optimizer_state")
+    tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in layout]
+    _broadcast_tensors(tensors, root)
+    _install_state(optimizer, _Unpickler(io.BytesIO(pickled), tensors).load(), root)
+
+
+def _broadcast_tensors(tensors: list[torch.Tensor], root: int) -> None:
+    named = [(f"optimizer_state.{i}", tensor) for i, tensor in enumerate(tensors)]
+    _parameters.broadcast_all(named, root, broadcast_async_)
+
+
+def _install_state(optimizer: torch.optim.Optimizer, state: dict[str, Any], root: int) -> None:
+    """Put a state_dict in place as it is.
+
+    `Optimizer.load_state_dict` would convert floating-point state to the dtype of its parameter,
+    and so make ranks differ from the root.
+    """
+    groups = state["param_groups"]
+    mine = [len(group["params"]) for group in optimizer.param_groups]
+    theirs = [len(group["params"]) for group in groups]
+    if mine != theirs:
+        raise ValueError(
+            f"broadcast_optimizer_state: this rank's optimizer has parameter groups of {mine} "
+            f"parameters, that of rank {root} has {theirs}."
+        )
+    by_number: dict[Any, torch.Tensor] = {}
+    for group, received in zip(optimizer.param_groups, groups):
+        by_number.update(zip(received["params"], group["params"]))
+        for key in [key for key in group if key not in received]:
+            del group[key]
+        group.update({key: value for key, value in received.items() if key != "params"})
+    optimizer.state.clear()
+    for key, value in state["state"].items():
+        optimizer.state[by_number.get(key, key)] = value

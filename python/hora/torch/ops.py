@@ -1,0 +1,272 @@
+"""Collectives on torch tensors.
+
+Tensors may be of any supported dtype and any dense layout. Results are new contiguous tensors; the
+functions that end in ``_`` work in place. `allreduce`, `allgather` and `broadcast` are
+differentiable (:mod:`hora.torch.autograd`); the others do not take part in autograd.
+
+The functions that end in ``_async`` return a handle for `poll` and `synchronize`; until then the
+input must not be changed, nor the output of an in-place function be used. Two in-place collectives
+on one tensor at once race with each other. All ranks must call with the same names; unnamed calls
+are counted, each kind of collective for itself, so they must come in the same order.
+
+All raise ValueError for a wrong argument or a name that is still in flight, and HoraInternalError
+when the ranks disagree or the job has failed.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from hora import _calls, _context, _core
+from hora.process_sets import ProcessSet, global_process_set, require_global
+from hora.torch import autograd
+from hora.torch.blocking import (
+    broadcast_in_place,
+    broadcast_new,
+    gather_new,
+    own_copy,
+    reduce_in_place,
+    reduce_new,
+)
+from hora.torch.compression import Compression
+from hora.torch.tensors import DTYPES, gathered, output_for, readable, writable, write_back
+
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+]
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduce a tensor over all ranks; differentiable.
+
+    Parameters
+    ----------
+    tensor
+        The same shape and dtype on all ranks.
+    average
+        Deprecated: True means ``op=Average``, False ``op=Sum``.
+    name
+        Names the call, the same on all ranks; counted if None.
+    compression
+        `Compression.none`, `Compression.fp16` or your own compressor.
+    op
+        Average (if None), Sum, Min, Max or Product.
+    prescale_factor, postscale_factor
+        Multiply each input before, and the result after the reduction.
+    process_set
+        The global one.
+
+    Returns
+    -------
+    A new tensor of the same shape, equal on all ranks to the last bit.
+    """
+    op = _calls.reduction(op, average)
+    require_global(process_set)
+    compressed, ctx = compression.compress(tensor)
+    if compressed.requires_grad and torch.is_grad_enabled():
+        reduced = autograd.allreduce(compressed, name, op, prescale_factor, postscale_factor)
+    else:
+        reduced = reduce_new(compressed, name, op, prescale_factor, postscale_factor)
+    result: torch.Tensor = compression.decompress(reduced, ctx)
+    return result
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start an allreduce into a new tensor and return its handle; see `allreduce`."""
+    op = _calls.reduction(op, average)
+    require_global(process_set)
+    source = readable(tensor)
+    output = output_for(tensor, source)
+    finish = partial(_result, source, output)
+    return _start_allreduce(name, source, output, finish, op, prescale_factor, postscale_factor)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduce a tensor in place and return it; see `allreduce`."""
+    op = _calls.reduction(op, average)
+    require_global(process_set)
+    return reduce_in_place(tensor, name, op, prescale_factor, postscale_factor)
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start an in-place allreduce and return its handle; see `allreduce`."""
+    op = _calls.reduction(op, average)
+    require_global(process_set)
+    buffer = writable(tensor)
+    finish = partial(write_back, tensor, buffer)
+    return _start_allreduce(name, buffer, buffer, finish, op, prescale_factor, postscale_factor)
+
+
+def _result(_source: torch.Tensor, output: torch.Tensor, _: _core.Handle) -> torch.Tensor:
+    """Finish: the output. The source is an argument so that it lives as long as the handle."""
+    return output
+
+
+def _start_allreduce(
+    name: str | None,
+    source: torch.Tensor,
+    output: torch.Tensor,
+    finish: _context.Finish,
+    op: int,
+    prescale: float,
+    postscale: float,
+) -> int:
+    return _calls.start(
+        _core.ALLREDUCE,
+        name,
+        DTYPES[source.dtype],
+        source.shape,
+        source.data_ptr(),
+        output.data_ptr(),
+        finish,
+        op,
+        prescale,
+        postscale,
+    )
+
+
+def allgather(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Concatenate the tensors of all ranks along their first dimension, in rank order;
+    differentiable.
+
+    The first dimension may differ between ranks, also be 0; the others must be equal.
+    """
+    require_global(process_set)
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return autograd.allgather(tensor, name)
+    return gather_new(tensor, name)[0]
+
+
+def allgather_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start an allgather and return its handle; see `allgather`."""
+    require_global(process_set)
+    source = readable(tensor)
+    return _calls.start(
+        _core.ALLGATHER,
+        name,
+        DTYPES[source.dtype],
+        source.shape,
+        source.data_ptr(),
+        0,
+        partial(gathered, source),
+    )
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Return the root's tensor on every rank, as a new tensor; differentiable.
+
+    Shape and dtype must be equal on all ranks.
+    """
+    require_global(process_set)
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return autograd.broadcast(tensor, root_rank, name)
+    return broadcast_new(tensor, root_rank, name)
+
+
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start a broadcast into a new tensor and return its handle; see `broadcast`."""
+    return broadcast_async_(own_copy(tensor), root_rank, name, process_set)
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Overwrite a tensor with the root's, in place, and return it."""
+    require_global(process_set)
+    return broadcast_in_place(tensor, root_rank, name)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start an in-place broadcast and return its handle."""
+    require_global(process_set)
+    root = _calls.checked_root(root_rank)
+    buffer = writable(tensor)
+    address = buffer.data_ptr()
+    return _calls.start(
+        _core.BROADCAST,
+        name,
+        DTYPES[buffer.dtype],
+        buffer.shape,
+        address,
+        address,
+        partial(write_back, tensor, buffer),
+        root=root,
+    )
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Wait until all ranks have come here."""
+    require_global(process_set)
+    _calls.barrier()

@@ -1,0 +1,71 @@
+// CompletionImpl: the result of one call, set once by the engine, waited for by callers.
+//
+// The one place besides the inbox with a mutex. A caller that drives the engine itself sees
+// `done()` turn true and never touches the mutex; only callers that sleep while another thread
+// drives are notified.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "runtime/runtime.h"
+
+namespace hora {
+
+/// Bytes from aligned_alloc(64, ...), owned.
+using Buffer = std::unique_ptr<std::byte[], void (*)(std::byte*)>;
+
+inline Buffer make_buffer(std::size_t bytes) {
+  const std::size_t rounded = (bytes + 63) / 64 * 64;
+  void* memory = rounded == 0 ? nullptr : std::aligned_alloc(64, rounded);
+  return {static_cast<std::byte*>(memory), [](std::byte* p) { std::free(p); }};
+}
+
+class CompletionImpl final : public Completion {
+ public:
+  [[nodiscard]] bool done() const override { return done_.load(std::memory_order_acquire); }
+  [[nodiscard]] const Result<void>& outcome() const override { return outcome_; }
+  Buffer take_output() override { return std::move(output_); }
+  [[nodiscard]] const std::vector<std::int64_t>& output_shape() const override { return shape_; }
+  [[nodiscard]] const std::vector<std::int64_t>& first_dims() const override { return first_dims_; }
+
+  /// Engine: the gathered output, before `complete`.
+  std::byte* set_output(Buffer output, std::vector<std::int64_t> shape,
+                        std::vector<std::int64_t> first_dims) {
+    output_ = std::move(output);
+    shape_ = std::move(shape);
+    first_dims_ = std::move(first_dims);
+    return output_.get();
+  }
+
+  /// Engine: sets the outcome and wakes whoever sleeps. Once.
+  void complete(Result<void> outcome) {
+    outcome_ = std::move(outcome);
+    {
+      const std::lock_guard lock(mutex_);
+      done_.store(true, std::memory_order_release);
+    }
+    done_changed_.notify_all();
+  }
+
+  /// Sleeps until done or `deadline`.
+  void sleep_until(TimePoint deadline) {
+    std::unique_lock lock(mutex_);
+    done_changed_.wait_until(lock, deadline, [this] { return done(); });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable done_changed_;
+  std::atomic<bool> done_{false};
+  Result<void> outcome_;
+  Buffer output_{nullptr, [](std::byte*) {}};
+  std::vector<std::int64_t> shape_;
+  std::vector<std::int64_t> first_dims_;
+};
+
+}  // namespace hora

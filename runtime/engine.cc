@@ -1,0 +1,570 @@
+#include "runtime/engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace hora {
+
+namespace {
+
+/// Bytes that one step touches before it looks at the inbox again: about 30 us of work.
+constexpr std::size_t kStepBudgetBytes = 256 << 10;
+
+/// Control messages before the agreement are one byte: "I share memory with everybody" or not.
+constexpr std::byte kSharesWithAll{1};
+constexpr std::byte kSharesNotWithAll{2};
+
+constexpr std::uint64_t kPieceAlign = 64;
+
+std::uint64_t align_piece(std::uint64_t bytes) {
+  return (bytes + kPieceAlign - 1) / kPieceAlign * kPieceAlign;
+}
+
+NegotiationOptions negotiation_options(const Config& config, int size) {
+  NegotiationOptions options;
+  options.size = size;
+  options.fusion_bytes = config.fusion_bytes;
+  options.target_bytes = config.fusion_target_bytes;
+  options.hold = std::chrono::milliseconds(config.fusion_hold_ms);
+  options.cache_capacity = config.cache_capacity;
+  options.stall_check = !config.stall_check_disable;
+  const auto seconds = [](double s) {
+    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(s));
+  };
+  options.stall_warning = seconds(config.stall_check_seconds);
+  options.stall_shutdown = seconds(config.stall_shutdown_seconds);
+  return options;
+}
+
+Result<TaskFault> read_fault(const std::string& text) {
+  TaskFault fault;
+  const auto number_after = [&text](std::string_view prefix) -> std::optional<std::uint64_t> {
+    if (!text.starts_with(prefix)) return std::nullopt;
+    return std::strtoull(text.c_str() + prefix.size(), nullptr, 10);
+  };
+  fault.kill_before = number_after("kill-before-task:");
+  fault.kill_after = number_after("kill-after-task:");
+  return fault;
+}
+
+}  // namespace
+
+Engine::Engine(const Config& config, Session& session, Arena& arena, const Log& log,
+               Timeline& timeline)
+    : config_(config),
+      session_(session),
+      log_(log),
+      timeline_(timeline),
+      negotiator_(session.world.self, negotiation_options(config, session.world.size())),
+      arena_(arena) {
+  if (is_root()) {
+    coordinator_ = std::make_unique<Coordinator>(negotiation_options(config, session.world.size()));
+  }
+  start_agreement();
+}
+
+Engine::~Engine() {
+  stop(Error{ErrorKind::shutdown, "Hora has been shut down on this rank.", std::nullopt});
+}
+
+// ---- any thread
+// ------------------------------------------------------------------------------------
+
+Result<Handle> Engine::post(Submission submission) {
+  auto completion = std::make_shared<CompletionImpl>();
+  const std::lock_guard lock(mail_mutex_);
+  if (refuse_) return fail(*refuse_);
+  if (in_flight_.size() >= config_.submit_queue_limit) {
+    return fail(ErrorKind::resource, "there are " + std::to_string(in_flight_.size()) +
+                                         " tensors in flight; wait for some, or raise "
+                                         "HORA_SUBMIT_QUEUE_LIMIT");
+  }
+  if (!in_flight_.insert(submission.request.name).second) {
+    return fail(ErrorKind::duplicate_name,
+                "Requested to allreduce, allgather, or broadcast a tensor with the same name as "
+                "another tensor that is currently being processed. If you want to request another "
+                "tensor, use a different tensor name. (tensor '" +
+                    submission.request.name + "')");
+  }
+  inbox_.flush = inbox_.flush || submission.caller_waits;
+  inbox_.entries.push_back({std::move(submission), completion});
+  mail_.store(true, std::memory_order_release);
+  return completion;
+}
+
+void Engine::post_flush() {
+  const std::lock_guard lock(mail_mutex_);
+  inbox_.flush = true;
+  mail_.store(true, std::memory_order_release);
+}
+
+void Engine::post_event(ControlEvent event) {
+  const std::lock_guard lock(mail_mutex_);
+  inbox_.events.push_back(std::move(event));
+  mail_.store(true, std::memory_order_release);
+}
+
+Handle Engine::post_shutdown(const std::string& last_words) {
+  const std::lock_guard lock(mail_mutex_);
+  if (!shutdown_done_) {
+    shutdown_done_ = std::make_shared<CompletionImpl>();
+    if (refuse_) {
+      shutdown_done_->complete({});
+    } else {
+      inbox_.shutdown = last_words;
+      refuse_ = Error{ErrorKind::shutdown, "Hora has been shut down on this rank.", std::nullopt};
+      mail_.store(true, std::memory_order_release);
+    }
+  }
+  return shutdown_done_;
+}
+
+// ---- the step
+// --------------------------------------------------------------------------------------
+
+bool Engine::step(TimePoint now) {
+  bool happened = false;
+  if (mail_.load(std::memory_order_acquire)) happened = take_mail(now);
+  if (stopped_) return happened;
+
+  for (const auto& transport : session_.transports)
+    happened = transport->progress() || happened;
+  happened = move_control(now) || happened;
+  if (executor_ && !stopped_) {
+    happened = executor_->step(kStepBudgetBytes) || happened;
+    finish_runs();
+    watch_links(now);
+  }
+  for (const auto& transport : session_.transports)
+    transport->flush();
+  return happened;
+}
+
+bool Engine::take_mail(TimePoint now) {
+  Mail mail;
+  {
+    const std::lock_guard lock(mail_mutex_);
+    std::swap(mail, inbox_);
+    mail_.store(false, std::memory_order_relaxed);
+  }
+  for (Entry& entry : mail.entries) {
+    if (stopped_) {
+      entry.completion->complete(fail(*stopped_));
+      continue;
+    }
+    timeline_.begin(entry.submission.request.name,
+                    "NEGOTIATE_" + std::string(to_string(entry.submission.request.kind)));
+    negotiator_.submit(entry.submission.request);
+    std::string name = entry.submission.request.name;
+    table_.emplace(std::move(name), std::move(entry));
+  }
+  if (mail.flush) negotiator_.flush();
+  if (mail.shutdown) {
+    if (stopped_) {
+      const std::lock_guard lock(mail_mutex_);
+      shutdown_done_->complete({});
+    } else {
+      negotiator_.shutdown(*mail.shutdown);
+    }
+  }
+  // What peers said before they died comes before the news of their death.
+  if (!mail.events.empty() && !stopped_) move_control(now);
+  for (const ControlEvent& event : mail.events)
+    on_event(event, now);
+  return true;
+}
+
+void Engine::on_event(const ControlEvent& event, TimePoint) {
+  if (stopped_) return;
+  const std::string who =
+      event.peer ? session_.world.describe(*event.peer) : std::string("the job");
+  switch (event.kind) {
+    case ControlEvent::Kind::peer_silent:
+      log_.warning(who + ": " + event.text);
+      if (coordinator_ && event.peer) coordinator_->on_evidence(*event.peer, event.text);
+      if (!config_.heartbeat_abort) return;
+      break;
+    case ControlEvent::Kind::peer_back:
+      log_.warning(who + ": " + event.text);
+      if (coordinator_ && event.peer) coordinator_->on_evidence(*event.peer, "");
+      return;
+    case ControlEvent::Kind::peer_lost:
+    case ControlEvent::Kind::job_ended:
+      break;
+  }
+  const std::string doing = what_is_running();
+  stop(Error{ErrorKind::peer_lost, "Hora lost " + who + ": " + event.text + doing, event.peer});
+}
+
+// ---- control messages
+// ------------------------------------------------------------------------------
+
+void Engine::start_agreement() {
+  all_share_ = session_.views_only();
+  agreement_votes_ = 1;
+  const std::byte vote = all_share_ ? kSharesWithAll : kSharesNotWithAll;
+  if (session_.world.size() == 1) {
+    agree({&vote, 1}, Rank(0));
+  } else if (!is_root()) {
+    session_.links[0]->send_control({&vote, 1});
+  }
+}
+
+bool Engine::agree(std::span<const std::byte> message, Rank from) {
+  if (message.size() != 1) return false;
+  if (is_root() && session_.world.size() > 1) {
+    all_share_ = all_share_ && message[0] == kSharesWithAll;
+    if (++agreement_votes_ < session_.world.size()) return true;
+    const std::byte verdict = all_share_ ? kSharesWithAll : kSharesNotWithAll;
+    for (const auto& link : session_.links) {
+      if (link) link->send_control({&verdict, 1});
+    }
+  } else {
+    all_share_ = message[0] == kSharesWithAll;
+  }
+  static_cast<void>(from);
+
+  ExecutorOptions options;
+  options.layout = session_.layout;
+  options.area_offset = session_.area_offset;
+  options.views_only = all_share_;
+  options.self = session_.world.self;
+  if (const auto fault = read_fault(config_.fault)) options.fault = *fault;
+  std::vector<Link*> links;
+  for (const auto& link : session_.links)
+    links.push_back(link.get());
+  executor_ = std::make_unique<Executor>(arena_, std::move(links), options);
+
+  auto selection = Selection::make(config_, session_.world.self.value,
+                                   {session_.world.size(), all_share_, session_.layout.slot_bytes});
+  if (!selection) {
+    stop(selection.error());
+    return true;
+  }
+  selection_.emplace(std::move(*selection));
+  agreed_ = true;
+  return true;
+}
+
+bool Engine::move_control(TimePoint now) {
+  bool happened = false;
+  for (std::size_t rank = 0; rank < session_.links.size() && !stopped_; ++rank) {
+    Link* link = session_.links[rank].get();
+    // Negotiation runs between the root and everybody else.
+    if (link == nullptr || (!is_root() && rank != 0)) continue;
+    while (!stopped_ && link->take_control(control_scratch_)) {
+      happened = true;
+      bytes_in_.fetch_add(control_scratch_.size(), std::memory_order_relaxed);
+      on_control(Rank(static_cast<std::int32_t>(rank)), control_scratch_, now);
+    }
+  }
+  if (!agreed_ || stopped_) return happened;
+
+  while (const auto message = negotiator_.take_message()) {
+    send_to_root(*message, now);
+    happened = true;
+  }
+  while (coordinator_ && !stopped_) {
+    std::array<std::uint32_t, kLanes> outstanding{};
+    for (std::uint16_t lane = 0; lane < kLanes; ++lane) {
+      outstanding[lane] = executor_->outstanding(lane);
+    }
+    const auto message = coordinator_->take_message(now, outstanding);
+    if (!message) break;
+    send_to_all(*message);
+    on_root_message(*message);
+    happened = true;
+  }
+  return happened;
+}
+
+void Engine::on_control(Rank from, std::span<const std::byte> message, TimePoint now) {
+  if (!agreed_ && message.size() == 1) {
+    agree(message, from);
+    return;
+  }
+  if (!coordinator_) {
+    on_root_message(message);
+    return;
+  }
+  if (const auto accepted = coordinator_->on_message(from, message, now); !accepted) {
+    stop(Error{
+        accepted.error().kind,
+        session_.world.describe(from) + " sent a malformed message: " + accepted.error().message,
+        from});
+  }
+}
+
+void Engine::send_to_root(std::span<const std::byte> message, TimePoint now) {
+  if (coordinator_) {
+    const auto accepted = coordinator_->on_message(Rank(0), message, now);
+    HORA_CHECK(accepted.has_value(), "the root understands its own messages");
+    return;
+  }
+  bytes_out_.fetch_add(message.size(), std::memory_order_relaxed);
+  session_.links[0]->send_control(message);
+}
+
+void Engine::send_to_all(std::span<const std::byte> message) {
+  for (const auto& link : session_.links) {
+    if (!link) continue;
+    bytes_out_.fetch_add(message.size(), std::memory_order_relaxed);
+    link->send_control(message);
+  }
+}
+
+void Engine::on_root_message(std::span<const std::byte> message) {
+  auto decoded = negotiator_.on_root_message(message);
+  if (!decoded) {
+    stop(Error{decoded.error().kind, "rank 0 sent a malformed message: " + decoded.error().message,
+               Rank(0)});
+    return;
+  }
+  if (!decoded->notice.empty()) log_.warning(decoded->notice);
+  for (Response& response : decoded->responses) {
+    if (stopped_) return;
+    start_response(std::move(response));
+  }
+  if (decoded->stop) stop(*decoded->stop);
+}
+
+// ---- from responses to runs
+// --------------------------------------------------------------------------
+
+void Engine::start_response(Response response) {
+  std::vector<Entry> entries;
+  entries.reserve(response.tensors.size());
+  for (const ResponseTensor& tensor : response.tensors) {
+    auto found = table_.find(tensor.name);
+    HORA_CHECK(found != table_.end(), "the coordinator answers what this rank has submitted");
+    timeline_.end(tensor.name);
+    entries.push_back(std::move(found->second));
+    table_.erase(found);
+  }
+  if (!response.error.empty()) {
+    for (Entry& entry : entries) {
+      finish_entry(entry, response, fail(response.error_kind, response.error));
+    }
+    return;
+  }
+  collectives_.fetch_add(1, std::memory_order_relaxed);
+  start_run(std::move(response), std::move(entries));
+}
+
+void Engine::start_run(Response response, std::vector<Entry> entries) {
+  auto run = std::make_unique<CollectiveRun>();
+  run->dtype = response.dtype;
+  run->op = response.op;
+  if (response.kind == Kind::allgather) {
+    if (!prepare_gather(*run, response, entries.front())) return;
+  } else {
+    const bool is_source =
+        response.kind != Kind::broadcast || response.root == session_.world.self.value;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const Submission& submission = entries[i].submission;
+      const std::uint64_t bytes =
+          response.kind == Kind::barrier
+              ? 0
+              : static_cast<std::uint64_t>(element_count(response.tensors[i].shape)) *
+                    size_of(response.dtype);
+      if (bytes == 0) continue;
+      run->pieces.push_back({is_source ? static_cast<const std::byte*>(submission.input) : nullptr,
+                             static_cast<std::byte*>(submission.output),
+                             align_piece(run->total_bytes), bytes});
+      run->total_bytes = run->pieces.back().start + bytes;
+    }
+    if (response.kind == Kind::allreduce) {
+      run->prescale = response.prescale;
+      run->finish.postscale = response.postscale;
+      if (response.op == ReduceOp::average) run->finish.divisor = session_.world.size();
+    }
+  }
+  const Selection::Choice choice =
+      selection_->choose(response.kind, response.dtype, run->total_bytes, response.root);
+  run->schedule = choice.schedule;
+  run->segment_bytes = choice.segment_bytes;
+  run->ticket = next_ticket_++;
+
+  for (const ResponseTensor& tensor : response.tensors) {
+    timeline_.begin(tensor.name, std::string(to_string(response.kind)));
+  }
+  const std::uint16_t lane = response.lane;
+  active_.emplace(run->ticket, ActiveRun{std::move(response), std::move(entries)});
+  executor_->enqueue(lane, std::move(run));
+}
+
+bool Engine::prepare_gather(CollectiveRun& run, const Response& response, Entry& entry) {
+  const ResponseTensor& tensor = response.tensors.front();
+  const std::int64_t row_elements = std::accumulate(tensor.shape.begin() + 1, tensor.shape.end(),
+                                                    std::int64_t{1}, std::multiplies<>{});
+  const std::uint64_t row_bytes =
+      static_cast<std::uint64_t>(row_elements) * size_of(response.dtype);
+  std::uint64_t output_bytes = 0;
+  std::int64_t rows = 0;
+  for (const std::int64_t dim : tensor.first_dims) {
+    run.contributions.push_back(static_cast<std::uint64_t>(dim) * row_bytes);
+    run.output_offsets.push_back(output_bytes);
+    run.total_bytes = std::max(run.total_bytes, run.contributions.back());
+    output_bytes += run.contributions.back();
+    rows += dim;
+  }
+  Buffer output = make_buffer(output_bytes);
+  if (!output && output_bytes > 0) {
+    stop(Error{ErrorKind::resource,
+               "rank " + std::to_string(session_.world.self.value) + " has no memory for the " +
+                   std::to_string(output_bytes) + " bytes of the allgather of '" + tensor.name +
+                   "'",
+               session_.world.self});
+    entry.completion->complete(fail(*stopped_));
+    return false;
+  }
+  std::vector<std::int64_t> shape = tensor.shape;
+  shape.front() = rows;
+  run.output = entry.completion->set_output(std::move(output), std::move(shape), tensor.first_dims);
+  const std::size_t self = index_of(session_.world.self);
+  run.pieces.push_back(
+      {static_cast<const std::byte*>(entry.submission.input), nullptr, 0, run.contributions[self]});
+  return true;
+}
+
+void Engine::finish_runs() {
+  for (const auto& run : executor_->take_finished()) {
+    auto found = active_.find(run->ticket);
+    HORA_CHECK(found != active_.end(), "a finished run was started here");
+    ActiveRun active = std::move(found->second);
+    active_.erase(found);
+    for (Entry& entry : active.entries) {
+      timeline_.end(entry.submission.request.name);
+      finish_entry(entry, active.response, {});
+    }
+  }
+  segments_.store(executor_->segments_finished(), std::memory_order_relaxed);
+}
+
+void Engine::finish_entry(Entry& entry, const Response&, Result<void> outcome) {
+  forget_name(entry.submission.request.name);
+  tensors_.fetch_add(1, std::memory_order_relaxed);
+  entry.completion->complete(std::move(outcome));
+}
+
+void Engine::forget_name(const std::string& name) {
+  const std::lock_guard lock(mail_mutex_);
+  in_flight_.erase(name);
+}
+
+// ---- the end
+// ---------------------------------------------------------------------------------------
+
+void Engine::watch_links(TimePoint now) {
+  if (stopped_) return;
+  if (executor_->failure()) return stop(*executor_->failure());
+  if (!suspicion_) {
+    for (const auto& link : session_.links) {
+      if (!link || !link->failure()) continue;
+      suspicion_ = link->failure();
+      suspicion_until_ = now + kEvidenceGrace;
+      break;
+    }
+  }
+  if (!suspicion_ || now < suspicion_until_) return;
+  Error error = *suspicion_;
+  error.message = "Hora lost " +
+                  (error.peer ? session_.world.describe(*error.peer) : std::string("a rank")) +
+                  ": " + error.message + what_is_running();
+  stop(std::move(error));
+}
+
+std::string Engine::what_is_running() const {
+  std::string text;
+  if (!executor_ || (!executor_->busy() && table_.empty())) return text;
+  const std::string segment = executor_->describe();
+  if (!active_.empty()) {
+    const ActiveRun& run = active_.begin()->second;
+    text = " (this rank was in " + std::string(to_string(run.response.kind)) + " of '" +
+           run.response.tensors.front().name + "'" +
+           (run.response.tensors.size() > 1
+                ? " and " + std::to_string(run.response.tensors.size() - 1) + " more"
+                : "") +
+           (segment.empty() ? "" : ", " + segment) + ")";
+  } else {
+    text = " (this rank was waiting for all ranks to submit '" + table_.begin()->first + "')";
+  }
+  return text;
+}
+
+void Engine::stop(Error error) {
+  if (stopped_) return;
+  stopped_ = error;
+  Mail mail;
+  std::shared_ptr<CompletionImpl> shutdown_done;
+  {
+    const std::lock_guard lock(mail_mutex_);
+    refuse_ = error;
+    std::swap(mail, inbox_);
+    mail_.store(false, std::memory_order_relaxed);
+    in_flight_.clear();
+    shutdown_done = shutdown_done_;
+  }
+  executor_.reset();  // First: from here on nobody writes into a caller's tensor.
+  for (auto& [name, entry] : table_)
+    entry.completion->complete(fail(error));
+  table_.clear();
+  for (auto& [ticket, run] : active_) {
+    for (Entry& entry : run.entries)
+      entry.completion->complete(fail(error));
+  }
+  active_.clear();
+  for (Entry& entry : mail.entries)
+    entry.completion->complete(fail(error));
+  if (shutdown_done && !shutdown_done->done()) shutdown_done->complete({});
+  for (const auto& transport : session_.transports)
+    transport->flush();
+}
+
+// ---- for the driver
+// --------------------------------------------------------------------------------
+
+bool Engine::busy() const {
+  if (stopped_) return false;
+  return !table_.empty() || !active_.empty() || has_mail() || suspicion_.has_value() || !agreed_;
+}
+
+std::optional<TimePoint> Engine::next_deadline() const {
+  if (stopped_) return std::nullopt;
+  std::optional<TimePoint> next = suspicion_ ? std::optional(suspicion_until_) : std::nullopt;
+  if (coordinator_) {
+    const auto coordinator = coordinator_->next_deadline();
+    if (coordinator && (!next || *coordinator < *next)) next = coordinator;
+  }
+  return next;
+}
+
+SleepNeed Engine::need() const {
+  SleepNeed need{1, false};
+  if (!executor_ || stopped_) return need;
+  // The root can go on when data is complete, or when the last rank has submitted some tensor.
+  const bool running = executor_->busy();
+  if (running) need = executor_->need();
+  if (coordinator_) {
+    const std::uint32_t missing = coordinator_->missing_ranks();
+    if (missing > 0) need.rings = running ? std::min(need.rings, missing) : missing;
+  }
+  return need;
+}
+
+RuntimeStats Engine::stats() const {
+  RuntimeStats stats;
+  stats.collectives = collectives_.load(std::memory_order_relaxed);
+  stats.tensors = tensors_.load(std::memory_order_relaxed);
+  stats.negotiation_bytes_out = bytes_out_.load(std::memory_order_relaxed);
+  stats.negotiation_bytes_in = bytes_in_.load(std::memory_order_relaxed);
+  stats.segments = segments_.load(std::memory_order_relaxed);
+  stats.sleeps = sleeps_.load(std::memory_order_relaxed);
+  return stats;
+}
+
+}  // namespace hora

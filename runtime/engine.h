@@ -1,0 +1,151 @@
+// Engine: the machine that runs a rank's collectives. Stepped, never blocking.
+//
+//   inbox ------> tensor table ------> negotiation ------> runs ------> executor ------>
+//   completions (any thread)  name -> entry        bits up, responses   pieces and    tasks over
+//   the
+//                                      down, by control     template      session's links
+//                                      messages
+//
+// One `step` takes the inbox first, then moves messages, then runs tasks for a bounded number of
+// bytes, so that a large buffer never delays negotiation or a small tensor. Whoever holds the
+// progress token calls it: the engine thread, a caller that waits, or a test. It reads no clock;
+// `now` is an argument.
+//
+// How it ends. A lost link, the launcher's word that a member died, or a broken stream *stop* the
+// engine: every open handle fails with one error that names the member and what was being done, and
+// later submissions fail with the same. Evidence races: a socket's EOF says only that the peer is
+// gone, while the launcher knows how it ended; so an EOF waits a moment (kEvidenceGrace) for the
+// better word.
+//
+// Owner: the progress token, `post_*` excepted.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "elastic/session.h"
+#include "ops/executor.h"
+#include "runtime/base/log.h"
+#include "runtime/completion.h"
+#include "runtime/negotiation.h"
+#include "runtime/runtime.h"
+#include "runtime/selection.h"
+#include "runtime/timeline.h"
+
+namespace hora {
+
+/// How long the end of a connection waits for the launcher's account of the peer's death.
+inline constexpr Duration kEvidenceGrace = 300ms;
+
+class Engine {
+ public:
+  Engine(const Config& config, Session& session, Arena& arena, const Log& log, Timeline& timeline);
+  ~Engine();
+
+  // Any thread.
+
+  /// Validates nothing; refuses duplicates of names in flight, a full table, or a stopped engine.
+  Result<Handle> post(Submission submission);
+  /// Somebody waits for what was submitted so far.
+  void post_flush();
+  void post_event(ControlEvent event);
+  /// An orderly end of the job; the handle completes when all ranks have been told.
+  Handle post_shutdown(const std::string& last_words);
+  /// True if the inbox has something that a step has not taken.
+  [[nodiscard]] bool has_mail() const { return mail_.load(std::memory_order_acquire); }
+
+  // The progress token's holder.
+
+  /// Agreement of all members on what they share; must be stepped until true before anything is
+  /// run.
+  [[nodiscard]] bool agreed() const { return agreed_; }
+  /// True if anything happened.
+  bool step(TimePoint now);
+  /// Tensors in flight or something queued: somebody must keep stepping.
+  [[nodiscard]] bool busy() const;
+  /// When a step may find something to do without a message; nothing: never.
+  [[nodiscard]] std::optional<TimePoint> next_deadline() const;
+  [[nodiscard]] SleepNeed need() const;
+  /// Why the engine has stopped, or nothing.
+  [[nodiscard]] const std::optional<Error>& stopped() const { return stopped_; }
+  [[nodiscard]] RuntimeStats stats() const;
+  void count_sleep() { sleeps_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  struct Entry {
+    Submission submission;
+    std::shared_ptr<CompletionImpl> completion;
+  };
+  struct Mail {
+    std::vector<Entry> entries;
+    std::vector<ControlEvent> events;
+    bool flush = false;
+    std::optional<std::string> shutdown;
+  };
+  struct ActiveRun {
+    Response response;
+    std::vector<Entry> entries;
+  };
+
+  bool take_mail(TimePoint now);
+  void on_event(const ControlEvent& event, TimePoint now);
+  bool move_control(TimePoint now);
+  bool agree(std::span<const std::byte> message, Rank from);
+  void start_agreement();
+  void on_control(Rank from, std::span<const std::byte> message, TimePoint now);
+  void on_root_message(std::span<const std::byte> message);
+  void send_to_root(std::span<const std::byte> message, TimePoint now);
+  void send_to_all(std::span<const std::byte> message);
+  void start_response(Response response);
+  void start_run(Response response, std::vector<Entry> entries);
+  bool prepare_gather(CollectiveRun& run, const Response& response, Entry& entry);
+  void finish_runs();
+  void finish_entry(Entry& entry, const Response& response, Result<void> outcome);
+  void forget_name(const std::string& name);
+  void watch_links(TimePoint now);
+  void stop(Error error);
+  [[nodiscard]] std::string what_is_running() const;
+  [[nodiscard]] bool is_root() const { return session_.world.self == Rank(0); }
+
+  const Config& config_;
+  Session& session_;
+  Log log_;
+  Timeline& timeline_;
+
+  mutable std::mutex mail_mutex_;
+  Mail inbox_;                                 // Guarded by mail_mutex_.
+  std::unordered_set<std::string> in_flight_;  // Guarded by mail_mutex_.
+  std::optional<Error> refuse_;                // Guarded by mail_mutex_: why nothing is accepted.
+  std::shared_ptr<CompletionImpl> shutdown_done_;  // Guarded by mail_mutex_.
+  std::atomic<bool> mail_{false};
+
+  std::unordered_map<std::string, Entry> table_;
+  WorkerNegotiator negotiator_;
+  std::unique_ptr<Coordinator> coordinator_;  // On the root.
+  Arena& arena_;
+  std::unique_ptr<Executor> executor_;
+  std::optional<Selection> selection_;
+  std::unordered_map<std::uint64_t, ActiveRun> active_;  // By CollectiveRun::ticket.
+  std::uint64_t next_ticket_ = 1;
+  std::vector<std::byte> control_scratch_;
+
+  bool agreed_ = false;
+  int agreement_votes_ = 0;
+  bool all_share_ = true;
+
+  std::optional<Error> suspicion_;  // A link's account of a lost peer ...
+  TimePoint suspicion_until_{};     // ... and how long it waits for a better one.
+  std::optional<Error> stopped_;
+
+  std::atomic<std::uint64_t> collectives_{0}, tensors_{0}, bytes_out_{0}, bytes_in_{0}, sleeps_{0};
+  std::atomic<std::uint64_t> segments_{0};
+};
+
+}  // namespace hora

@@ -1,0 +1,85 @@
+// PendingTable: what some ranks have submitted and the root has not answered yet.
+//
+// Per name: the request that came first, who has submitted it, and what the others said if they
+// said something else. A tensor is *complete* when every rank has submitted it. Tensors that are
+// not complete form a list, oldest first, for the stall report.
+//
+// Every submission of a rank has an ordinal, so that "was this submitted before that rank's flush?"
+// is a comparison. Entries are reused: in a training loop the table allocates nothing.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/ids.h"
+#include "runtime/base/result.h"
+#include "runtime/response_cache.h"
+
+namespace hora {
+
+/// Index of an entry while its tensor is pending.
+using PendingId = std::uint32_t;
+inline constexpr PendingId kNoPending = 0xffffffff;
+/// Names pending at most; far beyond what the submission queues of the ranks allow.
+inline constexpr std::size_t kMaxPending = std::size_t{1} << 20;
+
+/// One rank's submission, as it arrives at the root.
+struct Arrival {
+  SharedRequest request;       ///< Canonical.
+  std::int64_t first_dim = 0;  ///< Allgather: the rank's own.
+  Slot slot = kNoSlot;         ///< Where the rank's cache had it.
+};
+
+struct Pending {
+  SharedRequest request;                                       ///< Of the first rank.
+  Slot slot = kNoSlot;                                         ///< A guess where the cache has it.
+  std::uint32_t count = 0;                                     ///< Ranks that have submitted it.
+  std::vector<std::uint64_t> ordinals;                         ///< By rank; 0: not yet.
+  std::vector<std::int64_t> first_dims;                        ///< Allgather: by rank.
+  std::vector<std::pair<std::int32_t, SharedRequest>> others;  ///< Ranks that said something else.
+  TimePoint since;                                             ///< First submission.
+  TimePoint ready_at;                                          ///< Last one.
+  std::uint64_t ready_ordinal = 0;                             ///< Counts completions.
+  std::uint64_t bytes = 0;
+  PendingId older = kNoPending, newer = kNoPending;  ///< In the list of the incomplete.
+};
+
+/// Owner: the Coordinator.
+class PendingTable {
+ public:
+  explicit PendingTable(int size) : size_(size), ordinals_(static_cast<std::size_t>(size)) {}
+
+  /// Notes a rank's submission. The entry; complete if its count is the size. Error protocol: this
+  /// rank has submitted it already.
+  Result<PendingId> add(Rank from, const Arrival& arrival, TimePoint now);
+  /// Ordinal of the newest submission of a rank.
+  [[nodiscard]] std::uint64_t newest(Rank rank) const { return ordinals_[index_of(rank)]; }
+  /// The tensor is answered: its name may come again.
+  void remove(PendingId id);
+
+  [[nodiscard]] Pending& at(PendingId id) { return entries_[id]; }
+  [[nodiscard]] const Pending& at(PendingId id) const { return entries_[id]; }
+  /// The incomplete tensor that waits longest, or kNoPending. From there on: `newer`.
+  [[nodiscard]] PendingId oldest() const { return oldest_; }
+  /// Ranks that have submitted it, ascending.
+  [[nodiscard]] std::vector<std::int32_t> ranks_of(PendingId id) const;
+  /// What each rank asked for, first dimensions of allgathers included.
+  [[nodiscard]] std::vector<Request> requests_of(PendingId id) const;
+
+ private:
+  PendingId open(const Arrival& arrival, TimePoint now);
+  void unlink(PendingId id);
+
+  int size_;
+  std::vector<std::uint64_t> ordinals_;
+  std::vector<Pending> entries_;
+  std::vector<PendingId> free_;
+  std::unordered_map<std::string_view, PendingId> by_name_;  // views of the requests' own names
+  PendingId oldest_ = kNoPending, newest_ = kNoPending;
+};
+
+}  // namespace hora

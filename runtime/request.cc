@@ -1,0 +1,150 @@
+// What a Request means by itself: names of kinds, sizes, bounds, and its canonical form.
+//
+// Ranks agree about a tensor when the fields that matter for its kind are the same. Rather than
+// teach every comparison (cache lookup, readiness, mismatch) which fields matter, a request is made
+// canonical once, when it enters negotiation, and compared whole from then on.
+#include "runtime/request.h"
+
+#include <bit>
+
+namespace hora {
+namespace {
+
+/// The length of the valid UTF-8 sequence at the front of `bytes`, or 0.
+std::size_t utf8_length(std::string_view bytes) {
+  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(bytes[i]); };
+  const unsigned lead = at(0);
+  const std::size_t length = lead < 0x80   ? 1
+                             : lead < 0xc2 ? 0
+                             : lead < 0xe0 ? 2
+                             : lead < 0xf0 ? 3
+                                           : 4;
+  if (length == 0 || lead > 0xf4 || bytes.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((at(i) & 0xc0u) != 0x80u) return 0;
+  }
+  // Overlong forms, surrogates, and code points beyond U+10FFFF show in the second byte.
+  if ((lead == 0xe0 && at(1) < 0xa0) || (lead == 0xed && at(1) > 0x9f)) return 0;
+  if ((lead == 0xf0 && at(1) < 0x90) || (lead == 0xf4 && at(1) > 0x8f)) return 0;
+  return length;
+}
+
+}  // namespace
+
+std::string_view to_string(Kind kind) {
+  switch (kind) {
+    case Kind::allreduce:
+      return "ALLREDUCE";
+    case Kind::allgather:
+      return "ALLGATHER";
+    case Kind::broadcast:
+      return "BROADCAST";
+    case Kind::barrier:
+      return "BARRIER";
+  }
+  return "UNKNOWN";
+}
+
+std::int64_t element_count(const std::vector<std::int64_t>& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t dimension : shape)
+    count *= dimension;
+  return count;
+}
+
+std::uint64_t byte_count(const Request& request) {
+  return static_cast<std::uint64_t>(element_count(request.shape)) * size_of(request.dtype);
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+std::string printable(std::string_view bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  text.reserve(bytes.size());
+  while (!bytes.empty()) {
+    const auto lead = static_cast<unsigned char>(bytes.front());
+    const std::size_t length = lead < 0x20 || lead == 0x7f ? 0 : utf8_length(bytes);
+    if (length == 0) {
+      text += "\\x";
+      text += kDigits[lead >> 4];
+      text += kDigits[lead & 15];
+      bytes.remove_prefix(1);
+    } else {
+      text += bytes.substr(0, length);
+      bytes.remove_prefix(length);
+    }
+  }
+  return text;
+}
+
+std::string name_text(std::string_view name) {
+  static constexpr std::size_t kShown = 256;
+  return name.size() <= kShown ? printable(name) : printable(name.substr(0, kShown)) + "...";
+}
+
+Result<void> check_request(const Request& request) {
+  const auto bad = [&](const std::string& what) {
+    return fail(ErrorKind::invalid_argument, "tensor '" + name_text(request.name) + "': " + what);
+  };
+  if (request.kind > Kind::barrier) return bad("unknown collective");
+  if (!dtype_from(static_cast<int>(request.dtype))) return bad("unknown data type");
+  if (!reduce_op_from(static_cast<int>(request.op))) return bad("unknown reduction operation");
+  if (request.name.size() > kMaxNameBytes) {
+    return bad("a name has at most " + std::to_string(kMaxNameBytes) + " bytes, this one has " +
+               std::to_string(request.name.size()));
+  }
+  if (request.shape.size() > kMaxDimensions) {
+    return bad("a shape has at most " + std::to_string(kMaxDimensions) +
+               " dimensions, this one has " + std::to_string(request.shape.size()));
+  }
+  // Dimensions of 0 do not excuse the others: no product of any of them may overflow.
+  std::int64_t limit = kMaxTensorBytes / static_cast<std::int64_t>(size_of(request.dtype));
+  for (const std::int64_t dimension : request.shape) {
+    if (dimension < 0) return bad("negative dimension in shape " + shape_text(request.shape));
+    if (dimension > limit) {
+      return bad("shape " + shape_text(request.shape) + " has more than 2^48 bytes");
+    }
+    if (dimension > 0) limit /= dimension;
+  }
+  return {};
+}
+
+bool first_dim_fits(const Request& gathered, std::int64_t first_dim) {
+  std::int64_t limit = kMaxTensorBytes / static_cast<std::int64_t>(size_of(gathered.dtype));
+  for (std::size_t i = 1; i < gathered.shape.size(); ++i) {
+    if (gathered.shape[i] > 0) limit /= gathered.shape[i];
+  }
+  return first_dim >= 0 && first_dim <= limit;
+}
+
+Request canonical(Request request) {
+  const bool reduces = request.kind == Kind::allreduce;
+  if (!reduces) {
+    request.op = ReduceOp::sum;
+    request.prescale = request.postscale = 1.0;
+  }
+  if (request.kind != Kind::broadcast) request.root = 0;
+  if (request.kind == Kind::allgather && !request.shape.empty()) request.shape[0] = 0;
+  if (request.kind == Kind::barrier) {
+    request.dtype = DType::uint8;
+    request.shape.clear();
+  }
+  return request;
+}
+
+bool matches(const Request& a, const Request& b) {
+  const auto bits = [](double number) { return std::bit_cast<std::uint64_t>(number); };
+  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
+         bits(a.prescale) == bits(b.prescale) && bits(a.postscale) == bits(b.postscale) &&
+         a.shape == b.shape && a.name == b.name;
+}
+
+}  // namespace hora

@@ -1,0 +1,246 @@
+#include "runtime/runtime.h"
+
+#include <atomic>
+#include <optional>
+
+#include <unistd.h>
+
+#include "elastic/session.h"
+#include "runtime/base/arena.h"
+#include "runtime/base/check.h"
+#include "runtime/base/wait_point.h"
+#include "runtime/engine.h"
+#include "runtime/progress.h"
+#include "runtime/timeline.h"
+
+namespace hora {
+
+namespace {
+
+/// The most tags any template uses: a ring's two passes.
+std::uint16_t tags_for(int size) {
+  return static_cast<std::uint16_t>(std::max(4, 2 * size));
+}
+
+/// The slots of a session: two lanes of W slots, as large as a third of the arena allows, at most 1
+/// MB.
+Result<LaneLayout> make_layout(const Config& config, int size, std::size_t arena_bytes) {
+  constexpr std::uint64_t kSmallest = 16 << 10, kLargest = 1 << 20, kPage = 4096;
+  LaneLayout layout;
+  layout.lanes = kLanes;
+  layout.window = std::max<std::uint32_t>(1, config.window);
+  layout.tags = tags_for(size);
+  const std::uint64_t slots = std::uint64_t{layout.lanes} * layout.window;
+  const std::uint64_t room = arena_bytes / 2 / slots / kPage * kPage;
+  layout.slot_bytes = std::min(kLargest, room);
+  if (layout.slot_bytes < kSmallest) {
+    return fail(ErrorKind::resource, "an arena of " + std::to_string(arena_bytes) +
+                                         " bytes has no room for " + std::to_string(slots) +
+                                         " segments of 16 KB; set HORA_ARENA_BYTES to at least " +
+                                         std::to_string(2 * slots * kSmallest) +
+                                         ", or HORA_WINDOW to less");
+  }
+  return layout;
+}
+
+class RuntimeImpl final : public Runtime {
+ public:
+  RuntimeImpl(const Config& config, const Placement& placement)
+      : config_(config),
+        placement_(placement),
+        log_(log_level_from(config.log_level), "rank " + std::to_string(placement.rank)) {}
+
+  ~RuntimeImpl() override {
+    if (progress_) shutdown("");
+    progress_.reset();
+    control_.reset();  // Its thread posts to the engine.
+    engine_.reset();
+    session_.reset();
+  }
+
+  Result<void> open() {
+    const Deadline deadline = Deadline::after(std::chrono::milliseconds(config_.start_timeout_ms));
+    Member self;
+    self.worker = make_worker_id();
+    self.pid = ::getpid();
+    HORA_TRY(open_arena(self.worker));
+
+    Listeners listeners;
+    if (placement_.size > 1) {
+      auto opened = open_listeners(config_, placement_);
+      if (!opened) return fail(opened.error());
+      listeners = std::move(*opened);
+      self.addresses = listeners.addresses;
+      self.unix_name = listeners.unix_name;
+    }
+    auto control = Control::join(config_, placement_, self, [this](ControlEvent event) {
+      on_control_event(std::move(event));
+    });
+    if (!control) return fail(control.error());
+    control_ = std::move(*control);
+    HORA_TRY(open_session(listeners, deadline));
+    return {};
+  }
+
+  [[nodiscard]] const World& world() const override { return session_->world; }
+  [[nodiscard]] const Placement& placement() const override { return placement_; }
+
+  Result<Handle> submit(Submission submission) override {
+    if (forked_) return forked_error();
+    HORA_TRY(validate(submission));
+    const bool caller_waits = submission.caller_waits;
+    auto handle = engine_->post(std::move(submission));
+    if (handle) progress_->on_posted(caller_waits);
+    return handle;
+  }
+
+  Result<void> wait(const Handle& handle, Deadline deadline,
+                    const std::function<bool()>& interrupted) override {
+    auto& completion = static_cast<CompletionImpl&>(*handle);
+    if (completion.done()) return completion.outcome();
+    if (forked_) return forked_error();
+    engine_->post_flush();
+    progress_->on_posted(true);
+    switch (progress_->drive_until(completion, deadline, interrupted)) {
+      case Progress::Outcome::done:
+        return completion.outcome();
+      case Progress::Outcome::deadline:
+        return fail(ErrorKind::timeout, "the collective is not complete yet");
+      case Progress::Outcome::interrupted:
+        return fail(ErrorKind::interrupted, "waiting was interrupted; the collective goes on");
+    }
+    HORA_CHECK(false, "drive_until has three outcomes");
+  }
+
+  bool poll(const Handle& handle) override {
+    if (handle->done() || forked_) return handle->done();
+    engine_->post_flush();
+    progress_->on_posted(false);
+    return handle->done();
+  }
+
+  void shutdown(const std::string& last_words) override {
+    if (forked_ || !progress_) return;
+    const Handle told = engine_->post_shutdown(last_words);
+    if (!told->done()) {
+      progress_->on_posted(true);
+      progress_->drive_until(
+          static_cast<CompletionImpl&>(*told),
+          Deadline::after(std::chrono::milliseconds(config_.shutdown_timeout_ms)), nullptr);
+    }
+    if (!left_.exchange(true)) control_->leave();
+  }
+
+  void on_fork_child() override { forked_ = true; }
+
+  [[nodiscard]] RuntimeStats stats() const override { return engine_->stats(); }
+
+ private:
+  Result<void> open_arena(const WorkerId& worker) {
+    const bool shared = placement_.size > 1;
+    const std::size_t bytes =
+        config_.arena_bytes != 0 ? config_.arena_bytes : default_arena_bytes(placement_.local_size);
+    auto arena = Arena::make(bytes, worker, shared);
+    if (!arena) return fail(arena.error());
+    arena_ = std::move(*arena);
+    auto wait_point = WaitPoint::make(arena_->doorbell());
+    if (!wait_point) return fail(wait_point.error());
+    wait_point_ = std::move(*wait_point);
+    return {};
+  }
+
+  Result<void> open_session(Listeners& listeners, Deadline deadline) {
+    const World& world = control_->world();
+    auto layout = make_layout(config_, world.size(), arena_->bytes());
+    if (!layout) return fail(layout.error());
+    auto session = build_session(world, listeners, *arena_, *wait_point_,
+                                 {config_, placement_, *layout, deadline});
+    if (!session) return fail(session.error());
+    session_ = std::move(*session);
+    log_ =
+        Log(log_level_from(config_.log_level), "rank " + std::to_string(world.self.value) +
+                                                   " epoch " + std::to_string(world.epoch.value));
+    timeline_.emplace(config_.timeline, world.self);
+    engine_ = std::make_unique<Engine>(config_, *session_, *arena_, log_, *timeline_);
+    {
+      const std::lock_guard lock(early_mutex_);
+      for (ControlEvent& event : early_events_)
+        engine_->post_event(std::move(event));
+      early_events_.clear();
+      engine_ready_ = true;
+    }
+    for (Fd& witness : session_->witnesses)
+      static_cast<void>(witness);
+    progress_ = std::make_unique<Progress>(*engine_, *wait_point_, config_.engine_thread);
+    const bool met = progress_->drive_start(
+        [this] { return engine_->agreed() || engine_->stopped().has_value(); }, deadline);
+    if (engine_->stopped()) return fail(*engine_->stopped());
+    if (!met) {
+      return fail(ErrorKind::timeout, "not all ranks built their session within " +
+                                          std::to_string(config_.start_timeout_ms) +
+                                          " ms; raise HORA_START_TIMEOUT_MS if they are slow");
+    }
+    return {};
+  }
+
+  void on_control_event(ControlEvent event) {
+    const std::lock_guard lock(early_mutex_);
+    if (!engine_ready_) {
+      early_events_.push_back(std::move(event));
+      return;
+    }
+    engine_->post_event(std::move(event));
+    wait_point_->wake();
+  }
+
+  Result<void> validate(const Submission& submission) const {
+    const Request& request = submission.request;
+    const std::int64_t size = session_->world.size();
+    for (const std::int64_t dim : request.shape) {
+      if (dim < 0) return fail(ErrorKind::invalid_argument, "a dimension is negative");
+    }
+    if (request.kind == Kind::broadcast && (request.root < 0 || request.root >= size)) {
+      return fail(ErrorKind::invalid_argument, "root rank " + std::to_string(request.root) +
+                                                   " is not one of the " + std::to_string(size) +
+                                                   " ranks");
+    }
+    if (request.kind == Kind::allreduce && request.op == ReduceOp::adasum) {
+      return fail(ErrorKind::unsupported, "Adasum is not supported yet; use Average or Sum");
+    }
+    return {};
+  }
+
+  tl::unexpected<Error> forked_error() const {
+    return fail(
+        ErrorKind::not_initialized,
+        "this process was forked from the process of rank " + std::to_string(placement_.rank) +
+            "; only that process may call Hora. Call hora.init() in processes of their own");
+  }
+
+  const Config config_;
+  const Placement placement_;
+  Log log_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<WaitPoint> wait_point_;
+  std::unique_ptr<Control> control_;
+  std::unique_ptr<Session> session_;
+  std::optional<Timeline> timeline_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Progress> progress_;
+
+  std::mutex early_mutex_;
+  std::vector<ControlEvent> early_events_;  // Guarded by early_mutex_, until the engine exists.
+  bool engine_ready_ = false;               // Guarded by early_mutex_.
+  std::atomic<bool> forked_{false};
+  std::atomic<bool> left_{false};
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Runtime>> Runtime::start(const Config& config, const Placement& placement) {
+  auto runtime = std::make_unique<RuntimeImpl>(config, placement);
+  HORA_TRY(runtime->open());
+  return runtime;
+}
+
+}  // namespace hora

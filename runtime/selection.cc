@@ -1,0 +1,87 @@
+#include "runtime/selection.h"
+
+#include <algorithm>
+
+#include "ops/collective.h"
+#include "runtime/base/check.h"
+
+namespace hora {
+
+namespace {
+
+constexpr std::uint64_t kKiB = 1024;
+
+/// Up to here one exchange of everything beats two of a part, over shared memory.
+constexpr std::uint64_t kExchangeBytes = 8 * kKiB;
+/// Over sockets: latency counts up to here, bandwidth beyond.
+constexpr std::uint64_t kSocketExchangeBytes = 2 * kKiB;
+constexpr std::uint64_t kSocketDirectBytes = 256 * kKiB;
+
+const AlgorithmRow& row(std::string_view name, Collective collective) {
+  const AlgorithmRow* found = find_algorithm(name, collective);
+  HORA_CHECK(found != nullptr, "the registry has the rows that selection names");
+  return *found;
+}
+
+bool is_16_bit_float(DType dtype) {
+  return dtype == DType::float16 || dtype == DType::bfloat16;
+}
+
+}  // namespace
+
+Result<Selection> Selection::make(const Config& config, int self, const SelectionFacts& facts) {
+  const AlgorithmRow* forced = nullptr;
+  if (!config.algorithm.empty()) {
+    forced = find_algorithm(config.algorithm, Collective::allreduce);
+    if (forced == nullptr) {
+      std::string names;
+      for (const AlgorithmRow& known : algorithms()) {
+        if (known.collective == Collective::allreduce) names += " " + std::string(known.name);
+      }
+      return fail(ErrorKind::invalid_argument,
+                  "HORA_ALGORITHM='" + config.algorithm +
+                      "' is no all-reduce algorithm; there are:" + names);
+    }
+  }
+  return Selection(self, facts, config.segment_bytes, forced);
+}
+
+const AlgorithmRow& Selection::row_for(Kind kind, DType dtype, std::uint64_t bytes) const {
+  switch (kind) {
+    case Kind::allgather:
+      return row(facts_.views_only || bytes <= kSocketDirectBytes ? "direct" : "ring",
+                 Collective::allgather);
+    case Kind::broadcast:
+      return row(facts_.views_only ? "flat" : "tree", Collective::broadcast);
+    case Kind::barrier:
+      return row("exchange", Collective::barrier);
+    case Kind::allreduce:
+      break;
+  }
+  if (facts_.size == 1) return row("exchange", Collective::allreduce);
+  if (forced_ != nullptr && (forced_->rounds_once || !is_16_bit_float(dtype))) return *forced_;
+  if (facts_.views_only) {
+    return row(bytes <= kExchangeBytes ? "exchange" : "direct", Collective::allreduce);
+  }
+  if (bytes <= kSocketExchangeBytes) return row("exchange", Collective::allreduce);
+  if (bytes <= kSocketDirectBytes || is_16_bit_float(dtype))
+    return row("direct", Collective::allreduce);
+  return row("ring", Collective::allreduce);
+}
+
+Selection::Choice Selection::choose(Kind kind, DType dtype, std::uint64_t bytes, int root) {
+  const AlgorithmRow& chosen = row_for(kind, dtype, bytes);
+  auto& schedule = templates_[{&chosen, root}];
+  if (!schedule) schedule = std::make_unique<Schedule>(chosen.make(facts_.size, self_, root));
+
+  std::uint64_t wanted = segment_bytes_;
+  if (wanted == 0) {
+    // Shared memory: a segment stays in cache through pack, merge and unpack. Sockets: large
+    // writes.
+    const std::uint64_t ranks = static_cast<std::uint64_t>(facts_.size);
+    wanted = facts_.views_only ? std::max(128 * kKiB, 32 * kKiB * ranks) : 256 * kKiB * ranks;
+  }
+  return {schedule.get(), fit_segment(*schedule, facts_.views_only, facts_.slot_bytes, wanted)};
+}
+
+}  // namespace hora

@@ -1,0 +1,55 @@
+// Selection: which algorithm runs a collective, and in how large segments. Pure.
+//
+// A function of facts that all members share (kind, dtype, bytes, size, whether all share memory),
+// because all must choose the same. Thresholds come from tests/bench/allreduce on 2, 4 and 8 ranks
+// of a 2-core machine; runtime/README.md has the figures.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "ops/algorithms/algorithms.h"
+#include "ops/schedule.h"
+#include "runtime/base/config.h"
+#include "runtime/base/result.h"
+#include "runtime/request.h"
+
+namespace hora {
+
+struct SelectionFacts {
+  int size = 1;
+  bool views_only = false;  ///< All members share memory.
+  std::uint64_t slot_bytes = 0;
+};
+
+/// Chooses and keeps templates. Owner: the progress token.
+class Selection {
+ public:
+  /// Error invalid_argument if config.algorithm names no all-reduce algorithm.
+  static Result<Selection> make(const Config& config, int self, const SelectionFacts& facts);
+
+  struct Choice {
+    const Schedule* schedule = nullptr;  ///< Lives as long as the Selection.
+    std::uint64_t segment_bytes = 0;
+  };
+  /// `bytes`: of the whole collective (allgather: the longest contribution). `root`: broadcast.
+  Choice choose(Kind kind, DType dtype, std::uint64_t bytes, int root);
+
+ private:
+  Selection(int self, const SelectionFacts& facts, std::uint64_t segment_bytes,
+            const AlgorithmRow* forced)
+      : self_(self), facts_(facts), segment_bytes_(segment_bytes), forced_(forced) {}
+
+  const AlgorithmRow& row_for(Kind kind, DType dtype, std::uint64_t bytes) const;
+
+  int self_;
+  SelectionFacts facts_;
+  std::uint64_t segment_bytes_;  // 0: chosen per collective.
+  const AlgorithmRow* forced_;   // All-reduce only; may be null.
+  std::map<std::pair<const AlgorithmRow*, int>, std::unique_ptr<Schedule>> templates_;
+};
+
+}  // namespace hora

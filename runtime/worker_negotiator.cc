@@ -1,0 +1,235 @@
+// A rank's side of negotiation: turns submissions into as few bytes as the cache allows, and the
+// root's stream back into responses.
+//
+// Invariants
+//  - `cache` and `seen` change in on_root_message only, so that a message says `seen` and means the
+//  cache
+//    as it was then. Submissions are looked up when a message is made, not when they are submitted.
+//  - A flush covers all that was submitted before it. Once it is sent the root remembers it, so a
+//  caller that
+//    polls a hundred times costs one message: `unflushed` counts what no flush covers yet.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/negotiation.h"
+#include "runtime/response_cache.h"
+#include "runtime/wire.h"
+
+namespace hora {
+namespace {
+
+/// Longest last words that reach the others.
+constexpr std::size_t kMaxLastWords = 16 << 10;
+
+}  // namespace
+
+struct WorkerNegotiator::State {
+  State(Rank rank, const NegotiationOptions& options) : self(rank), size(options.size) {}
+
+  struct Hit {
+    Slot slot;
+    std::int64_t first_dim;  // allgather, else -1
+  };
+
+  void add(Request& request);
+  void write_hits();
+  Result<Response> to_response(WireResponse& from);
+  Result<void> add_known(const WireResponse& from, Response& response);
+  Result<void> add_new(WireResponse& from, Response& response);
+  Result<void> set_first_dims(const Request& gathered, std::span<const std::int64_t> first_dims,
+                              ResponseTensor& tensor) const;
+  void count_answered(std::size_t tensors);
+
+  Rank self;
+  int size;
+  ResponseCache cache;
+  std::uint64_t seen = 0;
+  std::vector<Request> queue;  // submitted, not yet in a message; from `queue_front` on
+  std::size_t queue_front = 0;
+  std::uint64_t pending = 0;    // submitted, not yet answered
+  std::uint64_t unflushed = 0;  // of these: submitted since the last flush
+  bool flush_wanted = false;
+  std::optional<std::string> last_words;
+  bool stopped = false;
+  std::vector<Hit> hits;  // of the message being made
+  std::size_t body_bytes = 0;
+  WorkerMessage outgoing;
+  RootMessage incoming;
+};
+
+namespace {
+
+tl::unexpected<Error> broken(const char* what) {
+  return fail(ErrorKind::protocol, std::string("negotiation: the root's message ") + what);
+}
+
+void copy_parameters(const Request& from, Response& response) {
+  response.kind = from.kind;
+  response.dtype = from.dtype;
+  response.op = from.op;
+  response.root = from.root;
+  response.prescale = from.prescale;
+  response.postscale = from.postscale;
+}
+
+}  // namespace
+
+WorkerNegotiator::WorkerNegotiator(Rank self, const NegotiationOptions& options)
+    : state_(std::make_unique<State>(self, options)) {}
+
+WorkerNegotiator::~WorkerNegotiator() = default;
+
+void WorkerNegotiator::submit(const Request& request) {
+  state_->queue.push_back(request);
+  ++state_->pending;
+  ++state_->unflushed;
+}
+
+void WorkerNegotiator::flush() {
+  if (state_->unflushed > 0) state_->flush_wanted = true;
+}
+
+void WorkerNegotiator::shutdown(const std::string& last_words) {
+  state_->last_words = last_words.substr(0, kMaxLastWords);
+}
+
+std::optional<std::vector<std::byte>> WorkerNegotiator::take_message() {
+  State& s = *state_;
+  const bool news = s.queue_front < s.queue.size() || s.flush_wanted || s.last_words;
+  if (s.stopped || !news) return std::nullopt;
+  s.outgoing.seen = s.seen;
+  s.outgoing.requests.clear();
+  s.hits.clear();
+  s.body_bytes = 0;
+  while (s.queue_front < s.queue.size() && s.body_bytes < kMessageBudget) {
+    s.add(s.queue[s.queue_front++]);
+  }
+  s.write_hits();
+  // A flush and a farewell are about everything before them, so they travel with the last part.
+  const bool all = s.queue_front == s.queue.size();
+  s.outgoing.flush = all && s.flush_wanted;
+  s.outgoing.last_words.reset();
+  if (all) {
+    s.queue.clear();
+    s.queue_front = 0;
+    s.outgoing.last_words.swap(s.last_words);
+    if (std::exchange(s.flush_wanted, false)) s.unflushed = 0;
+  }
+  return encode(s.outgoing);
+}
+
+/// Puts a submission into the message being made: as a bit if the root knows it, else in full.
+void WorkerNegotiator::State::add(Request& request) {
+  const bool gathers = request.kind == Kind::allgather && !request.shape.empty();
+  const std::int64_t first_dim = gathers ? request.shape[0] : -1;
+  request = canonical(std::move(request));
+  const Slot slot = cache.find(request);
+  if (slot != kNoSlot) {
+    hits.push_back({slot, first_dim});
+    return;
+  }
+  if (gathers) request.shape[0] = first_dim;
+  body_bytes += kRequestOverhead + request.name.size() + 8 * request.shape.size();
+  outgoing.requests.push_back(std::move(request));
+}
+
+void WorkerNegotiator::State::write_hits() {
+  std::sort(hits.begin(), hits.end(), [](const Hit& a, const Hit& b) { return a.slot < b.slot; });
+  outgoing.hits.clear();
+  outgoing.first_dims.clear();
+  for (const Hit& hit : hits) {
+    outgoing.hits.push_back(hit.slot);
+    if (hit.first_dim >= 0) outgoing.first_dims.push_back(hit.first_dim);
+  }
+}
+
+Result<WorkerNegotiator::Decoded> WorkerNegotiator::on_root_message(
+    std::span<const std::byte> message) {
+  State& s = *state_;
+  HORA_TRY(decode(message, s.incoming));
+  Decoded decoded;
+  decoded.responses.reserve(s.incoming.responses.size());
+  for (WireResponse& from : s.incoming.responses) {
+    auto response = s.to_response(from);
+    if (!response) return fail(std::move(response.error()));
+    s.count_answered(response->tensors.size());
+    decoded.responses.push_back(std::move(*response));
+  }
+  ++s.seen;
+  if (s.self.value == 0) decoded.notice = std::move(s.incoming.notice);
+  decoded.stop = std::move(s.incoming.stop);
+  if (decoded.stop) s.stopped = true;
+  return decoded;
+}
+
+Result<Response> WorkerNegotiator::State::to_response(WireResponse& from) {
+  Response response;
+  response.lane = from.lane;
+  response.error = std::move(from.error);
+  response.error_kind = from.error_kind;
+  if (from.slots.empty() && from.tensors.empty()) return broken("has a response without tensors");
+  if (from.lane >= kLanes) return broken("names a lane that there is not");
+  response.tensors.reserve(from.slots.size() + from.tensors.size());
+  HORA_TRY(add_known(from, response));
+  HORA_TRY(add_new(from, response));
+  return response;
+}
+
+/// The tensors that are named by their slots, as the slots are before the new ones move in.
+Result<void> WorkerNegotiator::State::add_known(const WireResponse& from, Response& response) {
+  std::span<const std::int64_t> first_dims = from.first_dims;
+  for (const Slot slot : from.slots) {
+    const SharedRequest& known = cache.at(slot);
+    if (!known) return broken("names a slot that is empty");
+    if (response.tensors.empty()) copy_parameters(*known, response);
+    ResponseTensor& tensor = response.tensors.emplace_back();
+    tensor.name = known->name;
+    tensor.shape = known->shape;
+    if (known->kind != Kind::allgather) continue;
+    const auto count = static_cast<std::size_t>(size);
+    if (first_dims.size() < count) return broken("lacks first dimensions");
+    HORA_TRY(set_first_dims(*known, first_dims.first(count), tensor));
+    first_dims = first_dims.subspan(count);
+  }
+  return first_dims.empty() ? Result<void>{} : broken("has too many first dimensions");
+}
+
+Result<void> WorkerNegotiator::State::add_new(WireResponse& from, Response& response) {
+  for (NewTensor& added : from.tensors) {
+    const Request& request = *added.request;
+    if (response.tensors.empty()) copy_parameters(request, response);
+    ResponseTensor& tensor = response.tensors.emplace_back();
+    tensor.name = request.name;
+    tensor.shape = request.shape;
+    if (request.kind == Kind::allgather && response.error.empty()) {
+      HORA_TRY(set_first_dims(request, added.first_dims, tensor));
+    }
+    if (added.slot != kNoSlot) cache.put(added.slot, std::move(added.request));
+  }
+  return {};
+}
+
+Result<void> WorkerNegotiator::State::set_first_dims(const Request& gathered,
+                                                     std::span<const std::int64_t> first_dims,
+                                                     ResponseTensor& tensor) const {
+  if (first_dims.size() != static_cast<std::size_t>(size) || tensor.shape.empty()) {
+    return broken("lacks first dimensions");
+  }
+  // The shape is canonical here; anything that is multiplied later must have passed the bounds.
+  for (const std::int64_t first_dim : first_dims) {
+    if (!first_dim_fits(gathered, first_dim)) return broken("has an impossible first dimension");
+  }
+  tensor.first_dims.assign(first_dims.begin(), first_dims.end());
+  tensor.shape[0] = first_dims[index_of(self)];
+  return {};
+}
+
+void WorkerNegotiator::State::count_answered(std::size_t tensors) {
+  pending -= std::min<std::uint64_t>(pending, tensors);
+  if (pending == 0) {  // nobody waits for anything
+    unflushed = 0;
+    flush_wanted = false;
+  }
+}
+
+}  // namespace hora

@@ -1,0 +1,174 @@
+// Any interleaving: what must hold whatever the order in which ranks submit and messages arrive.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+
+#include "tests/runtime/negotiation_world.h"
+
+namespace hora {
+namespace {
+
+using Random = std::mt19937_64;
+
+std::size_t below(Random& random, std::size_t limit) {
+  return random() % limit;
+}
+
+/// What a rank calls a tensor in a round: the same on all ranks, but for planned mismatches.
+Request tensor_of(std::uint64_t seed, std::size_t index, std::size_t round, std::size_t rank) {
+  Random random(seed * 1000003 + index);
+  Request request = allreduce_of("tensor " + std::to_string(index));
+  request.kind = static_cast<Kind>(below(random, 8) < 5 ? 0 : below(random, 4));
+  request.dtype = below(random, 2) == 0 ? DType::float32 : DType::float16;
+  if (request.kind != Kind::barrier) {
+    request.shape = {static_cast<std::int64_t>(below(random, 100)), 3};
+  }
+  // Some tensors change their shape in some rounds, on all ranks or on one.
+  const std::size_t habit = below(random, 6);
+  if (habit == 0 && round % 2 == 1 && !request.shape.empty()) request.shape[1] = 5;
+  if (habit == 1 && round % 3 == 1 && rank == 1 && !request.shape.empty()) request.shape[1] = 7;
+  if (request.kind == Kind::allgather) {
+    request.shape[0] = static_cast<std::int64_t>((index * 7 + round * 3 + rank) % 5);
+  }
+  return request;
+}
+
+struct Run {
+  explicit Run(std::uint64_t seed_number) : seed(seed_number), random(seed_number) {
+    options.size = static_cast<int>(1 + below(random, 6));
+    options.cache_capacity = std::array{0u, 1u, 3u, 8u, 4096u}[below(random, 5)];
+    options.target_bytes = std::array{64ull, 4096ull, 8ull << 20}[below(random, 3)];
+    options.fusion_bytes = std::array{0ull, 2048ull, 64ull << 20}[below(random, 3)];
+    options.small_bytes = 512;
+    world = std::make_unique<NegotiationWorld>(options);
+    const auto size = static_cast<std::size_t>(options.size);
+    tensors = 1 + below(random, 20);
+    rounds.resize(size, std::vector<std::size_t>(tensors, 0));
+    answered.resize(size, std::vector<std::size_t>(tensors, 0));
+  }
+
+  std::size_t index_of_name(const std::string& name) const {
+    return static_cast<std::size_t>(std::stoul(name.substr(7)));
+  }
+
+  void submit_one(std::size_t rank) {
+    const std::size_t index = below(random, tensors);
+    if (rounds[rank][index] == kRounds || rounds[rank][index] > answered[rank][index]) return;
+    world->workers[rank]->submit(tensor_of(seed, index, rounds[rank][index], rank));
+    ++rounds[rank][index];
+    if (below(random, 10) == 0) world->workers[rank]->flush();
+  }
+
+  /// Notes what a rank has heard, checking that it is due: all ranks have submitted it, nothing
+  /// twice.
+  void note_answers(std::size_t rank) {
+    for (const Response& response : world->take_heard(rank)) {
+      for (const ResponseTensor& tensor : response.tensors) {
+        const std::size_t index = index_of_name(tensor.name);
+        const std::size_t round = answered[rank][index]++;
+        for (const auto& submitted : rounds)
+          REQUIRE(submitted[index] > round);
+        check_tensor(response, tensor, index, round, rank);
+        streams[rank].push_back(std::to_string(response.lane) + tensor.name + response.error);
+      }
+      streams[rank].push_back("|");
+    }
+  }
+
+  void check_tensor(const Response& response, const ResponseTensor& tensor, std::size_t index,
+                    std::size_t round, std::size_t rank) {
+    const Request mine = tensor_of(seed, index, round, rank);
+    const Request theirs = tensor_of(seed, index, round, 1);
+    const bool agree = mine.shape.size() < 2 || options.size < 2 ||
+                       theirs.shape[1] == tensor_of(seed, index, round, 0).shape[1];
+    REQUIRE(response.error.empty() == agree);
+    if (!agree) return;
+    REQUIRE(response.kind == mine.kind);
+    if (mine.kind != Kind::barrier) REQUIRE(tensor.shape == mine.shape);
+    if (mine.kind != Kind::barrier) REQUIRE(response.dtype == mine.dtype);
+    if (mine.kind != Kind::allgather) return;
+    REQUIRE(tensor.first_dims.size() == rounds.size());
+    for (std::size_t other = 0; other < rounds.size(); ++other) {
+      REQUIRE(tensor.first_dims[other] == tensor_of(seed, index, round, other).shape[0]);
+    }
+  }
+
+  /// One random thing happens.
+  void step() {
+    const std::size_t rank = below(random, rounds.size());
+    switch (below(random, 8)) {
+      case 0:
+      case 1:
+      case 2:
+        submit_one(rank);
+        break;
+      case 3:
+        world->send(rank);
+        break;
+      case 4:
+        world->hear(rank);
+        break;
+      case 5:
+        world->decide();
+        break;
+      case 6:
+        world->deliver(rank);
+        break;
+      default:
+        world->now += std::chrono::milliseconds(below(random, 5));
+        if (below(random, 3) == 0) world->finish();
+    }
+    note_answers(0);
+    note_answers(rank);
+  }
+
+  bool done() const {
+    return std::all_of(answered.begin(), answered.end(), [](const auto& of_rank) {
+      return std::all_of(of_rank.begin(), of_rank.end(), [](auto n) { return n == kRounds; });
+    });
+  }
+
+  void run() {
+    for (int i = 0; i < 3000 && !done(); ++i)
+      step();
+    // What is left, in rounds: everybody submits all that it may.
+    for (int i = 0; i < 400 && !done(); ++i) {
+      for (std::size_t rank = 0; rank < rounds.size(); ++rank) {
+        for (std::size_t k = 0; k < 2 * tensors; ++k)
+          submit_one(rank);
+      }
+      world->flush_all();
+      for (std::size_t rank = 0; rank < rounds.size(); ++rank)
+        note_answers(rank);
+    }
+  }
+
+  static constexpr std::size_t kRounds = 4;
+  std::uint64_t seed;
+  Random random;
+  NegotiationOptions options;
+  std::unique_ptr<NegotiationWorld> world;
+  std::size_t tensors = 0;
+  std::vector<std::vector<std::size_t>> rounds, answered;  // by rank and tensor
+  std::map<std::size_t, std::vector<std::string>> streams;
+};
+
+}  // namespace
+
+TEST_CASE("negotiation: any interleaving answers every tensor once, on all ranks in one order") {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    INFO("seed " << seed);
+    Run run(seed);
+    run.run();
+    REQUIRE(run.done());
+    REQUIRE(run.world->root.waiting().empty());
+    for (const auto& [rank, stream] : run.streams) {
+      INFO("rank " << rank);
+      REQUIRE(stream == run.streams[0]);
+    }
+  }
+}
+
+}  // namespace hora
