@@ -52,8 +52,11 @@ def test_extension_exports_its_entry_point_only(installed: dict[str, Path]) -> N
 
 
 @pytest.mark.parametrize("name", [r"hora/_core\.[\w-]+\.so", r"hora/bin/horarun"])
-def test_binaries_need_system_libraries_only(installed: dict[str, Path], name: str) -> None:
-    needed = needed_libraries(file_named(installed, name))
+def test_binaries_need_system_libraries_and_bundled_ones(
+    installed: dict[str, Path], name: str
+) -> None:
+    bundled = {Path(file).name for file in installed if file.startswith("hora/lib/")}
+    needed = needed_libraries(file_named(installed, name)) - bundled
     assert {library for library in needed if not SYSTEM_LIBRARIES.fullmatch(library)} == set()
 
 
