@@ -1,9 +1,8 @@
 # Third-party libraries, all from the distribution. What is missing is named with the package that has it; the
 # same packages, for `make`, are in packages.txt beside this file.
 #
-# The wheel must run where these packages are not installed, so nothing of theirs may remain a shared library:
-# fmt and spdlog are compiled in as headers, libsodium is its archive, Highway is used for its headers only
-# (the choice among the compiled targets is ours).
+# The wheel must run where these packages are not installed: fmt and spdlog are compiled in as headers, libsodium
+# is its archive, and Highway, for which Debian has no archive, travels in the wheel (hora_bundle below).
 set(HORA_MISSING "")
 macro(hora_need_header header package)
   find_path(HORA_HEADER_${package} "${header}")
@@ -35,11 +34,17 @@ endif()
 
 find_package(Threads REQUIRED)
 find_library(HORA_SODIUM NAMES libsodium.a sodium REQUIRED)
-# Highway's assertions, which only sanitizer builds compile, call into its library.
-set(HORA_HWY "")
-if(HORA_SANITIZE)
-  find_library(HORA_HWY hwy REQUIRED)
-endif()
+find_library(HORA_HWY NAMES libhwy.a hwy REQUIRED)
 add_library(hora_fmt INTERFACE)
 target_compile_definitions(hora_fmt INTERFACE FMT_HEADER_ONLY)
 set(HORA_FMT hora_fmt)
+
+# hora_bundle(<target>): the wheel carries the shared libraries that the target needs and no system has.
+function(hora_bundle target)
+  if(IS_SYMLINK "${HORA_HWY}")
+    file(REAL_PATH "${HORA_HWY}" library)
+    file(READ_SYMLINK "${HORA_HWY}" name)
+    install(FILES "${library}" RENAME "${name}" DESTINATION hora/lib COMPONENT wheel)
+    set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/lib")
+  endif()
+endfunction()

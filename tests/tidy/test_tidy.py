@@ -51,6 +51,7 @@ def test_a_tidy_file_is_left_alone() -> None:
         ("check_length", cxx("// " + "x" * 98 + "\n")),
         ("check_length", {"python/hora/a.py": "#" * 101}),
         ("check_essay", {**cxx(""), "ops/a.cc": "// One line.\nint a;\n"}),
+        ("check_essay", {"ops/a.h": "// One line.\nint a();\n"}),
         ("check_cmake_lists", {**cxx(""), "ops/CMakeLists.txt": "# a.cc is only mentioned\n"}),
         ("check_getenv", cxx('auto a = std::getenv("A");\n')),
         ("check_unfinished", cxx(f"// {UNFINISHED}: later\n")),
@@ -74,6 +75,11 @@ def test_every_rule_is_shown_to_fail() -> None:
 
 def test_the_configuration_may_read_the_environment() -> None:
     tree = cxx('auto a = std::getenv("A");\n', "runtime/base/config.cc")
+    assert rules_that_complain(tree) == set()
+
+
+def test_a_source_may_leave_the_essay_to_its_header() -> None:
+    tree = {**cxx(""), "ops/a.cc": "int a;\n", "ops/a.h": ESSAY}
     assert rules_that_complain(tree) == set()
 
 
