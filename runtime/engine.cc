@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/fault.h"
 
 namespace hora {
 
@@ -40,17 +41,6 @@ NegotiationOptions negotiation_options(const Config& config, int size) {
   return options;
 }
 
-Result<TaskFault> read_fault(const std::string& text) {
-  TaskFault fault;
-  const auto number_after = [&text](std::string_view prefix) -> std::optional<std::uint64_t> {
-    if (!text.starts_with(prefix)) return std::nullopt;
-    return std::strtoull(text.c_str() + prefix.size(), nullptr, 10);
-  };
-  fault.kill_before = number_after("kill-before-task:");
-  fault.kill_after = number_after("kill-after-task:");
-  return fault;
-}
-
 }  // namespace
 
 Engine::Engine(const Config& config, Session& session, Arena& arena, const Log& log,
@@ -71,8 +61,7 @@ Engine::~Engine() {
   stop(Error{ErrorKind::shutdown, "Hora has been shut down on this rank.", std::nullopt});
 }
 
-// ---- any thread
-// ------------------------------------------------------------------------------------
+// ---- any thread ----------------------------------------------------------------------------------
 
 Result<Handle> Engine::post(Submission submission) {
   auto completion = std::make_shared<CompletionImpl>();
@@ -112,9 +101,9 @@ Handle Engine::post_shutdown(const std::string& last_words) {
   const std::lock_guard lock(mail_mutex_);
   if (!shutdown_done_) {
     shutdown_done_ = std::make_shared<CompletionImpl>();
-    if (refuse_) {
+    if (over_) {
       shutdown_done_->complete({});
-    } else {
+    } else if (!refuse_) {  // Otherwise another rank ends the job already; stop() will tell.
       inbox_.shutdown = last_words;
       refuse_ = Error{ErrorKind::shutdown, "Hora has been shut down on this rank.", std::nullopt};
       mail_.store(true, std::memory_order_release);
@@ -123,8 +112,7 @@ Handle Engine::post_shutdown(const std::string& last_words) {
   return shutdown_done_;
 }
 
-// ---- the step
-// --------------------------------------------------------------------------------------
+// ---- the step ------------------------------------------------------------------------------------
 
 bool Engine::step(TimePoint now) {
   bool happened = false;
@@ -152,18 +140,17 @@ bool Engine::take_mail(TimePoint now) {
     mail_.store(false, std::memory_order_relaxed);
   }
   for (Entry& entry : mail.entries) {
-    if (stopped_) {
-      entry.completion->complete(fail(*stopped_));
+    if (stopped_ || ending_) {
+      entry.completion->complete(fail(stopped_ ? *stopped_ : *ending_));
       continue;
     }
-    timeline_.begin(entry.submission.request.name,
-                    negotiate_phase(entry.submission.request.kind));
+    timeline_.begin(entry.submission.request.name, negotiate_phase(entry.submission.request.kind));
     negotiator_.submit(entry.submission.request);
     std::string name = entry.submission.request.name;
     table_.emplace(std::move(name), std::move(entry));
   }
   if (mail.flush) negotiator_.flush();
-  if (mail.shutdown) {
+  if (mail.shutdown && !ending_) {
     if (stopped_) {
       const std::lock_guard lock(mail_mutex_);
       shutdown_done_->complete({});
@@ -200,8 +187,7 @@ void Engine::on_event(const ControlEvent& event, TimePoint) {
   stop(Error{ErrorKind::peer_lost, "Hora lost " + who + ": " + event.text + doing, event.peer});
 }
 
-// ---- control messages
-// ------------------------------------------------------------------------------
+// ---- control messages ----------------------------------------------------------------------------
 
 void Engine::start_agreement() {
   all_share_ = session_.views_only();
@@ -233,7 +219,8 @@ bool Engine::agree(std::span<const std::byte> message, Rank from) {
   options.area_offset = session_.area_offset;
   options.views_only = all_share_;
   options.self = session_.world.self;
-  if (const auto fault = read_fault(config_.fault)) options.fault = *fault;
+  options.fault = {fault_point(config_.fault, "kill-before-task"),
+                   fault_point(config_.fault, "kill-after-task")};
   std::vector<Link*> links;
   for (const auto& link : session_.links)
     links.push_back(link.get());
@@ -276,7 +263,7 @@ bool Engine::move_control(TimePoint now) {
     const auto message = coordinator_->take_message(now, outstanding);
     if (!message) break;
     send_to_all(*message);
-    on_root_message(*message);
+    on_root_message(*message, now);
     happened = true;
   }
   return happened;
@@ -288,7 +275,7 @@ void Engine::on_control(Rank from, std::span<const std::byte> message, TimePoint
     return;
   }
   if (!coordinator_) {
-    on_root_message(message);
+    on_root_message(message, now);
     return;
   }
   if (const auto accepted = coordinator_->on_message(from, message, now); !accepted) {
@@ -317,7 +304,7 @@ void Engine::send_to_all(std::span<const std::byte> message) {
   }
 }
 
-void Engine::on_root_message(std::span<const std::byte> message) {
+void Engine::on_root_message(std::span<const std::byte> message, TimePoint now) {
   auto decoded = negotiator_.on_root_message(message);
   if (!decoded) {
     stop(Error{decoded.error().kind, "rank 0 sent a malformed message: " + decoded.error().message,
@@ -329,11 +316,13 @@ void Engine::on_root_message(std::span<const std::byte> message) {
     if (stopped_) return;
     start_response(std::move(response));
   }
-  if (decoded->stop) stop(*decoded->stop);
+  if (!decoded->stop) return;
+  if (decoded->stop->kind != ErrorKind::shutdown) return stop(*decoded->stop);
+  ending_until_ = now + std::chrono::milliseconds(config_.shutdown_timeout_ms);
+  end(*decoded->stop);
 }
 
-// ---- from responses to runs
-// --------------------------------------------------------------------------
+// ---- from responses to runs ----------------------------------------------------------------------
 
 void Engine::start_response(Response response) {
   std::vector<Entry> entries;
@@ -457,12 +446,12 @@ void Engine::forget_name(const std::string& name) {
   in_flight_.erase(name);
 }
 
-// ---- the end
-// ---------------------------------------------------------------------------------------
+// ---- the end -------------------------------------------------------------------------------------
 
 void Engine::watch_links(TimePoint now) {
   if (stopped_) return;
   if (executor_->failure()) return stop(*executor_->failure());
+  if (ending_ && (drained() || now >= ending_until_)) return stop(*ending_);
   if (!suspicion_) {
     for (const auto& link : session_.links) {
       if (!link || !link->failure()) continue;
@@ -477,6 +466,12 @@ void Engine::watch_links(TimePoint now) {
                   (error.peer ? session_.world.describe(*error.peer) : std::string("a rank")) +
                   ": " + error.message + what_is_running();
   stop(std::move(error));
+}
+
+bool Engine::drained() const {
+  return !executor_->busy() &&
+         std::all_of(session_.transports.begin(), session_.transports.end(),
+                     [](const auto& transport) { return transport->drained(); });
 }
 
 std::string Engine::what_is_running() const {
@@ -497,6 +492,20 @@ std::string Engine::what_is_running() const {
   return text;
 }
 
+void Engine::end(const Error& error) {
+  if (ending_ || stopped_) return;
+  ending_ = error;
+  {
+    const std::lock_guard lock(mail_mutex_);
+    refuse_ = error;
+    for (const auto& [name, entry] : table_)
+      in_flight_.erase(name);
+  }
+  for (auto& [name, entry] : table_)
+    entry.completion->complete(fail(error));
+  table_.clear();
+}
+
 void Engine::stop(Error error) {
   if (stopped_) return;
   stopped_ = error;
@@ -505,6 +514,7 @@ void Engine::stop(Error error) {
   {
     const std::lock_guard lock(mail_mutex_);
     refuse_ = error;
+    over_ = true;
     std::swap(mail, inbox_);
     mail_.store(false, std::memory_order_relaxed);
     in_flight_.clear();
@@ -526,17 +536,19 @@ void Engine::stop(Error error) {
     transport->flush();
 }
 
-// ---- for the driver
-// --------------------------------------------------------------------------------
+// ---- for the driver ------------------------------------------------------------------------------
 
 bool Engine::busy() const {
   if (stopped_) return false;
-  return !table_.empty() || !active_.empty() || has_mail() || suspicion_.has_value() || !agreed_;
+  return !table_.empty() || !active_.empty() || has_mail() || suspicion_.has_value() ||
+         ending_.has_value() || !agreed_;
 }
 
 std::optional<TimePoint> Engine::next_deadline() const {
   if (stopped_) return std::nullopt;
-  std::optional<TimePoint> next = suspicion_ ? std::optional(suspicion_until_) : std::nullopt;
+  std::optional<TimePoint> next;
+  if (suspicion_) next = suspicion_until_;
+  if (ending_ && (!next || ending_until_ < *next)) next = ending_until_;
   if (coordinator_) {
     const auto coordinator = coordinator_->next_deadline();
     if (coordinator && (!next || *coordinator < *next)) next = coordinator;

@@ -165,6 +165,8 @@ class ShmLink final : public Link {
 
   [[nodiscard]] const std::optional<Error>& failure() const override { return failure_; }
 
+  [[nodiscard]] bool drained() const { return backlog_.empty(); }
+
   /// Moves control bytes both ways. True if any moved.
   bool progress() {
     const bool pushed = push_backlog();
@@ -282,6 +284,11 @@ class ShmTransportImpl final : public ShmTransport {
   void flush() override {
     for (ShmLink* link : links_)
       link->flush();
+  }
+
+  [[nodiscard]] bool drained() const override {
+    return std::all_of(links_.begin(), links_.end(),
+                       [](const ShmLink* link) { return link->drained(); });
   }
 
   void set_fault_at_publish(std::uint64_t sends) override { own_.publishes_left = sends; }

@@ -139,6 +139,8 @@ class TcpLink final : public Link {
 
   [[nodiscard]] const std::optional<Error>& failure() const override { return failure_; }
 
+  [[nodiscard]] bool drained() const { return failure_ || outbox_.waiting() == 0; }
+
   void open(const std::string& congestion);
   void on_events(std::uint32_t events);
   bool receive();
@@ -405,6 +407,11 @@ class TcpTransportImpl final : public TcpTransport {
   void flush() override {
     for (TcpLink* link : shared_.links)
       link->transmit();
+  }
+
+  [[nodiscard]] bool drained() const override {
+    return std::all_of(shared_.links.begin(), shared_.links.end(),
+                       [](const TcpLink* link) { return link->drained(); });
   }
 
   [[nodiscard]] TcpCounters counters() const override { return shared_.counters; }

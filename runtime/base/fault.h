@@ -1,0 +1,20 @@
+// Fault points: where a test makes this process kill itself (HORA_FAULT, docs/testing.md).
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace hora {
+
+/// The number behind "`point`:" if the plan names that point. A plan is one "point:number".
+inline std::optional<std::uint64_t> fault_point(const std::string& plan, std::string_view point) {
+  if (!plan.starts_with(point) || plan.size() <= point.size() || plan[point.size()] != ':') {
+    return std::nullopt;
+  }
+  return std::strtoull(plan.c_str() + point.size() + 1, nullptr, 10);
+}
+
+}  // namespace hora
