@@ -1,7 +1,7 @@
 // The JobServer of a real job: elastic/rendezvous_server.h, on the loopback address.
 //
-// The supervisor's word explains a death better than the end of a socket does, so the server waits a
-// second for it: waitpid() answers within milliseconds, unless this host is very busy.
+// The supervisor's word explains a death better than the end of a socket does, so the server waits
+// a second for it: waitpid() answers within milliseconds, unless this host is very busy.
 #include "launcher/job_server.h"
 
 #include "elastic/rendezvous_server.h"

@@ -149,7 +149,7 @@ def test_ranks_share_a_secret_that_no_command_line_shows(launcher: Launcher) -> 
 
 def test_threads_are_shared_out_and_said(launcher: Launcher) -> None:
     environment = {k: v for k, v in launcher.environment.items() if k != "OMP_NUM_THREADS"}
-    done = launcher.run("-np", "500", "--quiet", "true", environment=environment)
+    done = launcher.run("-np", "100", "--quiet", "true", environment=environment)
     assert (done.returncode, done.stderr) == (0, b"")
     done = launcher.run("-np", "2", "sh", "-c", "echo $OMP_NUM_THREADS", environment=environment)
     threads = {line.split(b":", 1)[1] for line in done.stdout.splitlines()}
@@ -273,12 +273,12 @@ def test_a_very_long_line_is_cut_and_complete(launcher: Launcher) -> None:
 
 
 def test_a_slow_reader_loses_nothing(launcher: Launcher) -> None:
-    job = launcher.start("-np", "4", *python("for i in range(200_000): print(i)"))
+    job = launcher.start("-np", "4", *python("for i in range(25_000): print(i)"))
     assert job.stdout is not None
     wait_for_a_full_pipe(job)
     lines = Counter(job.stdout.read().splitlines())
     assert job.wait(LIMIT_S) == 0
-    assert lines == Counter(b"[%d]<stdout>:%d" % (r, i) for r in range(4) for i in range(200_000))
+    assert lines == Counter(b"[%d]<stdout>:%d" % (r, i) for r in range(4) for i in range(25_000))
 
 
 def wait_for_a_full_pipe(job: subprocess.Popen[bytes]) -> None:
