@@ -1,3 +1,6 @@
+// The guard blocks the signals it listens to and reads them from a signalfd; nothing runs in a
+// signal handler. It stops itself by SIGSTOP after a SIGTSTP, so that a shell sees its job stopped;
+// the supervisor goes on, and stops and continues the workers.
 #include "launcher/guard.h"
 
 #include <array>

@@ -1,3 +1,6 @@
+// fork() and execve() rather than posix_spawn(): the death signal, the check that the parent still
+// lives and the restored limit of open files have no place in posix_spawn(). horarun is small, so
+// the copy of its page tables does not matter.
 #include "launcher/spawn.h"
 
 #include <cerrno>

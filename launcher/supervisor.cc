@@ -1,3 +1,6 @@
+// Everything that is read is bounded per turn (one buffer per pipe), so that a worker that writes
+// without end delays a signal by one turn of the loop only. A worker's pipes are read before its
+// end is reported: its last words come first.
 #include "launcher/supervisor.h"
 
 #include <array>
@@ -14,6 +17,7 @@
 #include <unistd.h>
 
 #include "launcher/children.h"
+#include "launcher/job_server.h"
 #include "launcher/poll_set.h"
 #include "launcher/report.h"
 #include "launcher/workers.h"
@@ -42,6 +46,7 @@ class Supervisor {
   int run();
 
  private:
+  Result<void> start_server();
   void watch_pipes(PollSet& set);
   void watch_sinks(PollSet& set);
   void wait(std::optional<TimePoint> deadline);
@@ -88,18 +93,26 @@ Result<void> Supervisor::prepare() {
   if (!secret) return fail(std::move(secret.error()));
   facts_.id = std::move(*id);
   facts_.secret = std::move(*secret);
-  if (!job_.start_server) return {};
+  return start_server();
+}
+
+Result<void> Supervisor::start_server() {
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC | O_NONBLOCK) != 0) return fail_errno("pipe");
   notices_ = Fd(fds[0]);
   notices_write_ = Fd(fds[1]);
-  const auto on_notice = [fd = fds[1]](const std::string& text) {
+  JobServerOptions options;
+  options.job = facts_.id;
+  options.secret = facts_.secret;
+  options.size = static_cast<int>(job_.slots.size());
+  options.heartbeat_limit = job_.heartbeat_limit;
+  options.log_level = job_.log_level;
+  options.on_notice = [fd = fds[1]](const std::string& text) {
     const std::string line = text.substr(0, PIPE_BUF - 1) + "\n";
     // Written whole or not at all; a full pipe loses one of very many complaints.
     [[maybe_unused]] const ssize_t written = ::write(fd, line.data(), line.size());
   };
-  auto server =
-      job_.start_server({facts_.id, facts_.secret, static_cast<int>(job_.slots.size()), on_notice});
+  Result<std::unique_ptr<JobServer>> server = start_rendezvous(std::move(options));
   if (!server) return fail(std::move(server.error()));
   server_ = std::move(*server);
   facts_.rendezvous = server_->address();
@@ -205,7 +218,7 @@ void Supervisor::on_children() {
 
 void Supervisor::on_exit(Worker& worker, const ExitStatus& status) {
   const Rank rank = worker.slot.rank;
-  if (server_ != nullptr) server_->announce_exit(rank, describe(status));
+  server_->announce_exit(rank, describe(status));
   for (const Stream stream : {Stream::out, Stream::err}) {
     for (std::size_t bytes = 0; bytes < kLastWordsBytes && read_pipe(worker, stream);) {
       bytes += kReadBytes;

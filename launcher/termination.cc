@@ -1,3 +1,6 @@
+// `deadline_` is when the present phase ends; `kill_at_` is set with the first SIGTERM and outlives
+// phases, so that the grace is one for the whole job. Every change of phase goes through `enter`,
+// which holds it against the table of moves.
 #include "launcher/termination.h"
 
 #include <algorithm>

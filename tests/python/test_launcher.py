@@ -1,12 +1,13 @@
 """horarun from outside: the real binary, real processes, plain shell and Python workers.
 
-The binary is the one that HORARUN names, else the one in PATH. Every wait has a limit, and every test
-looks for processes that carry its own mark in their environment: none may be left.
+The binary is the one that HORARUN names, else the one in PATH. Every wait has a limit, and every
+test looks for processes that carry its own mark in their environment: none may be left.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pty
 import re
@@ -15,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 import uuid
 from collections import Counter
@@ -52,22 +54,12 @@ def wait_until_gone(mark: str) -> None:
     deadline = time.monotonic() + LIMIT_S
     while left := marked_processes(mark):
         assert time.monotonic() < deadline, f"processes {left} are left"
-        select_nothing()
+        pause()
 
 
-def select_nothing() -> None:
-    """Let other processes go on; a condition is polled, nothing relies on how long this takes."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run(["cat"], stdin=_never()[0], timeout=0.02, check=False)
-
-
-def _never() -> tuple[int, int]:
-    if not _NEVER:
-        _NEVER.extend(os.pipe())
-    return _NEVER[0], _NEVER[1]
-
-
-_NEVER: list[int] = []
+def pause() -> None:
+    """Let other processes go on: every caller polls a condition until a deadline."""
+    time.sleep(0.01)
 
 
 class Launcher:
@@ -131,7 +123,8 @@ def python(script: str) -> list[str]:
 def test_every_rank_learns_its_place(launcher: Launcher) -> None:
     done = launcher.run(
         "-np", "3", "sh", "-c",
-        "echo $HORA_RANK/$HORA_SIZE $HORA_LOCAL_RANK/$HORA_LOCAL_SIZE $HORA_CROSS_RANK/$HORA_CROSS_SIZE",
+        "echo $HORA_RANK/$HORA_SIZE $HORA_LOCAL_RANK/$HORA_LOCAL_SIZE"
+        " $HORA_CROSS_RANK/$HORA_CROSS_SIZE",
     )  # fmt: skip
     assert done.returncode == 0
     assert sorted(done.stdout.splitlines()) == [
@@ -156,7 +149,7 @@ def test_ranks_share_a_secret_that_no_command_line_shows(launcher: Launcher) -> 
 
 def test_threads_are_shared_out_and_said(launcher: Launcher) -> None:
     environment = {k: v for k, v in launcher.environment.items() if k != "OMP_NUM_THREADS"}
-    done = launcher.run("-np", "500", "--quiet", "true", environment=environment)
+    done = launcher.run("-np", "100", "--quiet", "true", environment=environment)
     assert (done.returncode, done.stderr) == (0, b"")
     done = launcher.run("-np", "2", "sh", "-c", "echo $OMP_NUM_THREADS", environment=environment)
     threads = {line.split(b":", 1)[1] for line in done.stdout.splitlines()}
@@ -280,25 +273,22 @@ def test_a_very_long_line_is_cut_and_complete(launcher: Launcher) -> None:
 
 
 def test_a_slow_reader_loses_nothing(launcher: Launcher) -> None:
-    job = launcher.start("-np", "4", *python("for i in range(200_000): print(i)"))
+    job = launcher.start("-np", "4", *python("for i in range(25_000): print(i)"))
     assert job.stdout is not None
     wait_for_a_full_pipe(job)
     lines = Counter(job.stdout.read().splitlines())
     assert job.wait(LIMIT_S) == 0
-    assert lines == Counter(b"[%d]<stdout>:%d" % (r, i) for r in range(4) for i in range(200_000))
+    assert lines == Counter(b"[%d]<stdout>:%d" % (r, i) for r in range(4) for i in range(25_000))
 
 
 def wait_for_a_full_pipe(job: subprocess.Popen[bytes]) -> None:
     """Wait until the job's output has filled the pipe that we do not read."""
-    import fcntl
-    import termios
-
     assert job.stdout is not None
     deadline = time.monotonic() + LIMIT_S
     filled = bytearray(4)
     while int.from_bytes(filled, sys.byteorder) < 60_000:
         assert time.monotonic() < deadline
-        select_nothing()
+        pause()
         fcntl.ioctl(job.stdout, termios.FIONREAD, filled)
 
 
@@ -357,7 +347,7 @@ def test_timestamps_stand_before_the_prefix(launcher: Launcher) -> None:
 
 
 def test_all_zero_is_zero_even_when_some_end_early(launcher: Launcher) -> None:
-    done = launcher.run("-np", "4", "sh", "-c", "[ $HORA_RANK = 0 ] || read x < /dev/zero; exit 0")
+    done = launcher.run("-np", "4", "sh", "-c", "[ $HORA_RANK = 0 ] || sleep 0.3; exit 0")
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -392,7 +382,7 @@ def test_a_killed_rank_is_named_with_its_signal(launcher: Launcher) -> None:
 
 
 def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(launcher: Launcher) -> None:
-    script = "trap '' TERM; [ $HORA_RANK = 1 ] && exit 5; while :; do read x < /dev/zero; done"
+    script = "trap '' TERM; [ $HORA_RANK = 1 ] && exit 5; while :; do sleep 1; done"
     assert launcher.run("-np", "2", "bash", "-c", script).returncode == 5
 
 
@@ -480,16 +470,14 @@ def test_a_signal_to_horarun_ends_everything(launcher: Launcher, signo: signal.S
 
 
 def test_a_second_ctrl_c_kills_at_once(launcher: Launcher) -> None:
-    script = "trap '' TERM; echo ready; while :; do read x < /dev/zero; done"
+    script = "trap '' TERM; echo ready; while :; do sleep 1; done"
     job = launcher.start("-np", "2", "bash", "-c", script)
     assert job.stderr is not None
     read_lines(job, 2)
-    started = time.monotonic()
     job.send_signal(signal.SIGINT)
     assert b"got signal 2" in job.stderr.readline()
     job.send_signal(signal.SIGINT)
     assert job.wait(LIMIT_S) == 130
-    assert time.monotonic() - started < LIMIT_S
     assert marked_processes(launcher.mark) == []
 
 
@@ -549,10 +537,6 @@ def test_killing_the_supervising_process_leaves_no_process(launcher: Launcher) -
 
 
 def test_ctrl_z_stops_the_workers_and_fg_lets_them_go_on(launcher: Launcher) -> None:
-    job = launcher.start("-np", "2", *python("import os; print(os.getpid()); input(); "))
-    job.kill()
-    job.communicate(timeout=LIMIT_S)
-    wait_until_gone(launcher.mark)
     job = launcher.start(
         "-np", "2", *python("import os, time; print(os.getpid()); time.sleep(1000)")
     )
@@ -570,7 +554,7 @@ def wait_for_state(pid: int, state: str) -> None:
     deadline = time.monotonic() + LIMIT_S
     while Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] != state:
         assert time.monotonic() < deadline
-        select_nothing()
+        pause()
 
 
 def test_many_short_jobs_leave_nothing(launcher: Launcher) -> None:
