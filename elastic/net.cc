@@ -76,6 +76,21 @@ void set_option(int socket, int level, int option, int value) {
   ::setsockopt(socket, level, option, &value, sizeof value);
 }
 
+/// Address and port of an internet socket address.
+Address address_of(const sockaddr_storage& storage) {
+  char ip[INET6_ADDRSTRLEN] = {};
+  if (storage.ss_family == AF_INET6) {
+    sockaddr_in6 six{};
+    std::memcpy(&six, &storage, sizeof six);
+    ::inet_ntop(AF_INET6, &six.sin6_addr, ip, sizeof ip);
+    return {ip, ntohs(six.sin6_port)};
+  }
+  sockaddr_in four{};
+  std::memcpy(&four, &storage, sizeof four);
+  ::inet_ntop(AF_INET, &four.sin_addr, ip, sizeof ip);
+  return {ip, ntohs(four.sin_port)};
+}
+
 /// Both ends of the connection are this very socket.
 bool connected_to_itself(int socket) {
   sockaddr_storage here{}, there{};
@@ -178,14 +193,14 @@ Result<std::uint16_t> port_of(int socket) {
   if (::getsockname(socket, reinterpret_cast<sockaddr*>(&here), &length) != 0) {
     return fail_errno("asking a listener for its port");
   }
-  if (here.ss_family == AF_INET6) {
-    sockaddr_in6 six{};
-    std::memcpy(&six, &here, sizeof six);
-    return ntohs(six.sin6_port);
-  }
-  sockaddr_in four{};
-  std::memcpy(&four, &here, sizeof four);
-  return ntohs(four.sin_port);
+  return address_of(here).port;
+}
+
+std::string peer_address(int socket) {
+  sockaddr_storage there{};
+  socklen_t length = sizeof there;
+  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&there), &length) != 0) return "closed";
+  return to_string(address_of(there));
 }
 
 Result<Fd> accept_connection(int listener) {

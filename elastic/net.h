@@ -59,6 +59,8 @@ Result<Fd> connect_unix(const std::string& name);
 /// Connects to a rendezvous; looks the host up if it is a name.
 Result<Fd> connect_endpoint(const Endpoint& endpoint, Deadline deadline);
 
+/// The address at the other end of a TCP connection, for messages.
+std::string peer_address(int socket);
 /// A unix socket's peer runs under our user id. TCP sockets: true, the handshake decides.
 bool same_user(int socket);
 /// Turns off Nagle and lets the kernel give up on a peer that acknowledges nothing for `timeout`.

@@ -1,10 +1,10 @@
 #include "elastic/session.h"
 
+#include <string>
 #include <utility>
 
-#include <sys/socket.h>
-
 #include "elastic/mesh.h"
+#include "elastic/net.h"
 #include "ops/transport/shm.h"
 #include "ops/transport/tcp.h"
 
@@ -50,8 +50,11 @@ Result<void> link_up(Session& session, std::unique_ptr<ShmTransport> memory, Mes
       if (!made) return fail(made.error());
       tcp = std::move(*made);
     }
+    const Member& member = world.members[index_of(peer)];
+    std::string where = "pid " + std::to_string(member.pid) + " on " + member.host_name + ", tcp " +
+                        peer_address(reached.socket.get());
     session.links[index_of(peer)] =
-        tcp->connect(peer, std::move(reached.socket), world.describe(peer), config.congestion);
+        tcp->connect(peer, std::move(reached.socket), std::move(where), config.congestion);
   }
   if (memory_used) session.transports.push_back(std::move(memory));
   if (tcp) {

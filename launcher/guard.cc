@@ -93,6 +93,10 @@ Result<int> run_guarded(const Inherited& inherited,
     std::exit(supervise(std::move(read_end)));
   }
   read_end.reset();
+  // Rank 0 alone shall hold our stdin.
+  if (const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC)); null.valid()) {
+    ::dup2(null.get(), STDIN_FILENO);
+  }
   return guard(supervisor, signals.get(), write_end.get());
 }
 

@@ -157,7 +157,7 @@ bool Engine::take_mail(TimePoint now) {
       continue;
     }
     timeline_.begin(entry.submission.request.name,
-                    "NEGOTIATE_" + std::string(to_string(entry.submission.request.kind)));
+                    negotiate_phase(entry.submission.request.kind));
     negotiator_.submit(entry.submission.request);
     std::string name = entry.submission.request.name;
     table_.emplace(std::move(name), std::move(entry));
@@ -390,7 +390,7 @@ void Engine::start_run(Response response, std::vector<Entry> entries) {
   run->ticket = next_ticket_++;
 
   for (const ResponseTensor& tensor : response.tensors) {
-    timeline_.begin(tensor.name, std::string(to_string(response.kind)));
+    timeline_.begin(tensor.name, to_string(response.kind));
   }
   const std::uint16_t lane = response.lane;
   active_.emplace(run->ticket, ActiveRun{std::move(response), std::move(entries)});
@@ -438,7 +438,8 @@ void Engine::finish_runs() {
     ActiveRun active = std::move(found->second);
     active_.erase(found);
     for (Entry& entry : active.entries) {
-      timeline_.end(entry.submission.request.name);
+      const Request& request = entry.submission.request;
+      timeline_.end(request.name, request.dtype, request.shape);
       finish_entry(entry, active.response, {});
     }
   }

@@ -17,6 +17,9 @@ namespace hora {
 
 namespace {
 
+/// Events of the timeline that may wait for the disk.
+constexpr std::size_t kTimelineQueue = 1 << 16;
+
 /// The most tags any template uses: a ring's two passes.
 std::uint16_t tags_for(int size) {
   return static_cast<std::uint16_t>(std::max(4, 2 * size));
@@ -131,7 +134,10 @@ class RuntimeImpl final : public Runtime {
     if (!left_.exchange(true)) control_->leave();
   }
 
-  void on_fork_child() override { forked_ = true; }
+  void on_fork_child() override {
+    forked_ = true;
+    timeline_.on_fork_child();
+  }
 
   [[nodiscard]] RuntimeStats stats() const override { return engine_->stats(); }
 
@@ -153,15 +159,20 @@ class RuntimeImpl final : public Runtime {
     const World& world = control_->world();
     auto layout = make_layout(config_, world.size(), arena_->bytes());
     if (!layout) return fail(layout.error());
-    auto session = build_session(world, listeners, *arena_, *wait_point_,
-                                 {config_, placement_, *layout, deadline});
+    auto session =
+        build_session(world, listeners, *arena_, *wait_point_,
+                      {config_, placement_, *layout, deadline, [this] { return lost_early(); }});
     if (!session) return fail(session.error());
     session_ = std::move(*session);
     log_ =
         Log(log_level_from(config_.log_level), "rank " + std::to_string(world.self.value) +
                                                    " epoch " + std::to_string(world.epoch.value));
-    timeline_.emplace(config_.timeline, world.self);
-    engine_ = std::make_unique<Engine>(config_, *session_, *arena_, log_, *timeline_);
+    if (!config_.timeline.empty()) {
+      auto timeline = Timeline::open(timeline_path(config_.timeline, world.self), kTimelineQueue);
+      if (!timeline) return fail(timeline.error());
+      timeline_ = std::move(*timeline);
+    }
+    engine_ = std::make_unique<Engine>(config_, *session_, *arena_, log_, timeline_);
     {
       const std::lock_guard lock(early_mutex_);
       for (ControlEvent& event : early_events_)
@@ -169,8 +180,12 @@ class RuntimeImpl final : public Runtime {
       early_events_.clear();
       engine_ready_ = true;
     }
-    for (Fd& witness : session_->witnesses)
-      static_cast<void>(witness);
+    for (std::size_t rank = 0; rank < session_->witnesses.size(); ++rank) {
+      Fd& witness = session_->witnesses[rank];
+      if (witness.valid()) {
+        control_->watch(Rank(static_cast<std::int32_t>(rank)), std::move(witness));
+      }
+    }
     progress_ = std::make_unique<Progress>(*engine_, *wait_point_, config_.engine_thread);
     const bool met = progress_->drive_start(
         [this] { return engine_->agreed() || engine_->stopped().has_value(); }, deadline);
@@ -181,6 +196,23 @@ class RuntimeImpl final : public Runtime {
                                           " ms; raise HORA_START_TIMEOUT_MS if they are slow");
     }
     return {};
+  }
+
+  /// Why the session can't be built any more: a member died while it was.
+  std::optional<Error> lost_early() {
+    const std::lock_guard lock(early_mutex_);
+    for (const ControlEvent& event : early_events_) {
+      if (event.kind == ControlEvent::Kind::peer_lost ||
+          event.kind == ControlEvent::Kind::job_ended) {
+        return Error{
+            ErrorKind::peer_lost,
+            "Hora lost " +
+                (event.peer ? control_->world().describe(*event.peer) : std::string("the job")) +
+                " while the session was built: " + event.text,
+            event.peer};
+      }
+    }
+    return std::nullopt;
   }
 
   void on_control_event(ControlEvent event) {
@@ -224,7 +256,7 @@ class RuntimeImpl final : public Runtime {
   std::unique_ptr<WaitPoint> wait_point_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<Session> session_;
-  std::optional<Timeline> timeline_;
+  Timeline timeline_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Progress> progress_;
 

@@ -46,7 +46,7 @@ namespace hora {
 namespace {
 
 constexpr std::size_t kStagingBytes = std::size_t{64} << 10;
-constexpr std::size_t kStagingAfterBulk = std::size_t{4} << 10;
+constexpr std::size_t kStagingAfterBulk = sizeof(Line);
 /// What one link may move in one step, so that the others have their turn.
 constexpr std::size_t kStepBytes = std::size_t{1} << 20;
 
