@@ -7,14 +7,14 @@ fastest. What is not installed is left out and named.
 
 The machine drifts by a quarter within hours, so only numbers of one run compare: every round runs
 every row once, for every number of ranks, in an order that rotates from round to round. Reported is
-the median over the rounds of each round's median, with the quartiles over the rounds beside it. While
-a row runs, the CPU time that others use is watched; a run with more than 0.15 core of it is
+the median over the rounds of each round's median, with the quartiles over the rounds beside it.
+While a row runs, the CPU time that others use is watched; a run with more than 0.15 core of it is
 repeated once, and marked ``!`` in the table if that did not help.
 
-Columns: latency; bus bandwidth, 2(p-1)/p x bytes / latency; CPU, user and system time of all ranks per
-call; ratio, the latency of the fastest peer of that size divided by this row's (more than 1: faster
-than every peer). Latency can be bought with cores, so read it beside CPU: ranks that poll keep all
-cores busy.
+Columns: latency; bus bandwidth, 2(p-1)/p x bytes / latency; CPU, user and system time of all ranks
+per call; ratio, the latency of the fastest peer of that size divided by this row's (more than 1:
+faster than every peer). Latency can be bought with cores, so read it beside CPU: ranks that poll
+keep all cores busy.
 
 Usage: allreduce.py [--ranks 2,4,8] [--rounds 5] [--sizes BYTES,...] [--rows TEXT,...] [--json FILE]
 """
@@ -171,7 +171,7 @@ def own_core_seconds() -> float:
 
 
 def run_launch(launch: Launch) -> tuple[str, str]:
-    """Start the processes, each in a group of its own, and wait; their output, and what went wrong."""
+    """Start the processes, each in a group of its own, and wait; output and error."""
     environments = launch.environments or [{}] * len(launch.commands)
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as complaints:
         processes = [

@@ -3,8 +3,8 @@
 Usage: rank.py LIBRARY BYTES:ITERATIONS,...   with LIBRARY one of
 
     hora.torch   hora.numpy   started by horarun
-    torch        torch.distributed's gloo back end; rank, size and a rendezvous file in the environment
-                 (BENCH_RANK, BENCH_SIZE, BENCH_FILE)
+    torch        torch.distributed's gloo back end; rank, size and a rendezvous file in the
+                 environment (BENCH_RANK, BENCH_SIZE, BENCH_FILE)
 """
 
 from __future__ import annotations
