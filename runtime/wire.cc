@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "flatbuffers/flatbuffers.h"
+#include <flatbuffers/flatbuffers.h>
 #include "wire_generated.h"
 
 #include "runtime/base/check.h"
