@@ -124,6 +124,8 @@ class RuntimeImpl final : public Runtime {
 
   void shutdown(const std::string& last_words) override {
     if (forked_ || !progress_) return;
+    // The launcher first: when the others fail for our sake, it must know whose failure it is.
+    if (!last_words.empty()) control_->report(last_words);
     const Handle told = engine_->post_shutdown(last_words);
     if (!told->done()) {
       progress_->on_posted(true);
