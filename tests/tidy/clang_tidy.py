@@ -1,7 +1,10 @@
 """Runs clang-tidy over the product's sources that changed since it last agreed.
 
 A source is checked again when it, any header of the project or the configuration changed: its
-verdict is X
+verdict is kept under the hash of those. The compile commands are gcc's; flags that clang does not
+know are dropped.
+
+
 Usage: clang_tidy.py BUILD_DIRECTORY (with compile_commands.json)
 """
 
