@@ -159,7 +159,8 @@ def check_essay(tree: Tree) -> Iterator[str]:
             continue
         comment = list(itertools.takewhile(lambda line: line.startswith("//"), text.splitlines()))
         if len(comment) < MIN_ESSAY_LINES:
-            yield f"{path}:1: {len(comment)} lines of comment at the top; at least {MIN_ESSAY_LINES}"
+            found = f"{len(comment)} lines of comment at the top"
+            yield f"{path}:1: {found}; at least {MIN_ESSAY_LINES}"
 
 
 def check_cmake_lists(tree: Tree) -> Iterator[str]:
