@@ -61,7 +61,7 @@ Engine::~Engine() {
   stop(Error{ErrorKind::shutdown, "Hora has been shut down on this rank.", std::nullopt});
 }
 
-// ---- any thread ----------------------------------------------------------------------------------
+// ---- any thread ---------------------------------------------------------------------------------
 
 Result<Handle> Engine::post(Submission submission) {
   auto completion = std::make_shared<CompletionImpl>();
@@ -112,7 +112,7 @@ Handle Engine::post_shutdown(const std::string& last_words) {
   return shutdown_done_;
 }
 
-// ---- the step ------------------------------------------------------------------------------------
+// ---- the step -----------------------------------------------------------------------------------
 
 bool Engine::step(TimePoint now) {
   bool happened = false;
@@ -187,7 +187,7 @@ void Engine::on_event(const ControlEvent& event, TimePoint) {
   stop(Error{ErrorKind::peer_lost, "Hora lost " + who + ": " + event.text + doing, event.peer});
 }
 
-// ---- control messages ----------------------------------------------------------------------------
+// ---- control messages ---------------------------------------------------------------------------
 
 void Engine::start_agreement() {
   all_share_ = session_.views_only();
@@ -322,7 +322,7 @@ void Engine::on_root_message(std::span<const std::byte> message, TimePoint now) 
   end(*decoded->stop);
 }
 
-// ---- from responses to runs ----------------------------------------------------------------------
+// ---- from responses to runs ---------------------------------------------------------------------
 
 void Engine::start_response(Response response) {
   std::vector<Entry> entries;
@@ -446,7 +446,7 @@ void Engine::forget_name(const std::string& name) {
   in_flight_.erase(name);
 }
 
-// ---- the end -------------------------------------------------------------------------------------
+// ---- the end ------------------------------------------------------------------------------------
 
 void Engine::watch_links(TimePoint now) {
   if (stopped_) return;
@@ -536,7 +536,7 @@ void Engine::stop(Error error) {
     transport->flush();
 }
 
-// ---- for the driver ------------------------------------------------------------------------------
+// ---- for the driver -----------------------------------------------------------------------------
 
 bool Engine::busy() const {
   if (stopped_) return false;

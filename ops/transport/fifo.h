@@ -1,5 +1,8 @@
-// Fifo: a queue in one circular buffer that grows to its high-water mark and then allocates no
-// more.
+// Fifo: a queue in one circular buffer.
+//
+// It grows to its high-water mark and then allocates no more: after the first steps of a training
+// run, sending and receiving touch no allocator. std::deque allocates and frees a block for every
+// few messages that pass through. The capacity is a power of two, so that an index wraps by a mask.
 #pragma once
 
 #include <cstddef>

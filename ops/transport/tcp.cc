@@ -145,7 +145,8 @@ class TcpLink final : public Link {
   void on_events(std::uint32_t events);
   bool receive();
   bool transmit();
-  /// transmit(), and if its budget was not enough, a new event, so that nobody sleeps over the rest.
+  /// transmit(), and if its budget was not enough, a new event, so that nobody sleeps over the
+  /// rest.
   void flush();
 
  private:

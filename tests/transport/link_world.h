@@ -1,4 +1,5 @@
-// LinkWorld: n ranks of one process, linked over any transport, so that one body of tests runs over all.
+// LinkWorld: n ranks of one process, linked over any transport, so that one body of tests runs over
+// all.
 #pragma once
 
 #include <functional>
