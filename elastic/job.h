@@ -1,9 +1,5 @@
 // Job: names and numbers that every process of a job must compute alike.
 //
-// Processes of several jobs may share a host and find each other's sockets by accident. What they
-// say first is therefore bound to the job and to the purpose of the connection; both are numbers
-// that each side works out for itself, from the job's name, and never takes from the other.
-//
 // They go into every handshake, so that a connection of another job, or for another purpose, is
 // refused before anything is said on it.
 #pragma once

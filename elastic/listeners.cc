@@ -1,10 +1,5 @@
 // Where this worker's peers reach it, and whom it may share memory with.
 //
-// A job on one host listens on loopback only: nothing is reachable from outside. A job on several
-// listens everywhere and offers all its addresses, since a worker cannot know through which of its
-// networks a peer comes. Who may share memory is said by a host id, boot and network namespace by
-// default; whether it really can is seen when a descriptor has passed.
-//
 // Two listeners: an abstract unix socket with 128 random bits in its name for ranks of this host,
 // and TCP for the others, on all addresses or on loopback alone. Addresses are told in the order in
 // which a peer should try them.

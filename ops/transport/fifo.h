@@ -1,8 +1,7 @@
 // Fifo: a queue in one circular buffer.
 //
-// It grows to its high-water mark and then allocates no more: after the first steps of a training
-// run, sending and receiving touch no allocator. std::deque allocates and frees a block for every
-// few messages that pass through. The capacity is a power of two, so that an index wraps by a mask.
+// It grows to its high-water mark and allocates no more after that, where a std::deque allocates
+// and frees a block every few elements for ever. Its bound is its user's business.
 #pragma once
 
 #include <cstddef>
