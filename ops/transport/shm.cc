@@ -177,8 +177,8 @@ class ShmLink final : public Link {
     if (!data_dirty_ && !control_dirty_ && !count_dirty_) return;
     DoorbellWords& bell = arena_->doorbell();
     if (data_dirty_ || control_dirty_) {
-      // The root's answer wakes at once. A request to the root is one ring: the root knows how many it
-      // waits for.
+      // The root's answer wakes at once. A request to the root is one ring: the root knows how many
+      // it waits for.
       ring(bell, eventfd_.get(), control_dirty_ && own_.self == Rank(0));
     } else {
       std::atomic_thread_fence(std::memory_order_seq_cst);
