@@ -187,9 +187,13 @@ class RuntimeImpl final : public Runtime {
       }
     }
     progress_ = std::make_unique<Progress>(*engine_, *wait_point_, config_.engine_thread);
-    const bool met = progress_->drive_start(
-        [this] { return engine_->agreed() || engine_->stopped().has_value(); }, deadline);
-    if (engine_->stopped()) return fail(*engine_->stopped());
+    std::optional<Error> stopped;
+    const auto ready = [this, &stopped] {
+      stopped = engine_->stopped();
+      return engine_->agreed() || stopped;
+    };
+    const bool met = progress_->drive_start(ready, deadline);
+    if (stopped) return fail(*stopped);
     if (!met) {
       return fail(ErrorKind::timeout, "not all ranks built their session within " +
                                           std::to_string(config_.start_timeout_ms) +
