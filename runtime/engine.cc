@@ -81,20 +81,20 @@ Result<Handle> Engine::post(Submission submission) {
   }
   inbox_.flush = inbox_.flush || submission.caller_waits;
   inbox_.entries.push_back({std::move(submission), completion});
-  mail_.store(true, std::memory_order_release);
+  mail_.store(true, std::memory_order_seq_cst);
   return completion;
 }
 
 void Engine::post_flush() {
   const std::lock_guard lock(mail_mutex_);
   inbox_.flush = true;
-  mail_.store(true, std::memory_order_release);
+  mail_.store(true, std::memory_order_seq_cst);
 }
 
 void Engine::post_event(ControlEvent event) {
   const std::lock_guard lock(mail_mutex_);
   inbox_.events.push_back(std::move(event));
-  mail_.store(true, std::memory_order_release);
+  mail_.store(true, std::memory_order_seq_cst);
 }
 
 Handle Engine::post_shutdown(const std::string& last_words) {
@@ -106,7 +106,7 @@ Handle Engine::post_shutdown(const std::string& last_words) {
     } else if (!refuse_) {  // Otherwise another rank ends the job already; stop() will tell.
       inbox_.shutdown = last_words;
       refuse_ = Error{ErrorKind::shutdown, "Hora has been shut down on this rank.", std::nullopt};
-      mail_.store(true, std::memory_order_release);
+      mail_.store(true, std::memory_order_seq_cst);
     }
   }
   return shutdown_done_;
@@ -125,8 +125,8 @@ bool Engine::step(TimePoint now) {
   if (executor_ && !stopped_) {
     happened = executor_->step(kStepBudgetBytes) || happened;
     finish_runs();
-    watch_links(now);
   }
+  watch_links(now);
   for (const auto& transport : session_.transports)
     transport->flush();
   return happened;
@@ -270,8 +270,12 @@ bool Engine::move_control(TimePoint now) {
 }
 
 void Engine::on_control(Rank from, std::span<const std::byte> message, TimePoint now) {
-  if (!agreed_ && message.size() == 1) {
-    agree(message, from);
+  if (!agreed_) {
+    if (!agree(message, from)) {
+      stop(Error{ErrorKind::protocol,
+                 session_.world.describe(from) + " sent a malformed message: it has not agreed yet",
+                 from});
+    }
     return;
   }
   if (!coordinator_) {
@@ -450,11 +454,16 @@ void Engine::forget_name(const std::string& name) {
 
 void Engine::watch_links(TimePoint now) {
   if (stopped_) return;
-  if (executor_->failure()) return stop(*executor_->failure());
+  if (executor_ && executor_->failure()) return stop(*executor_->failure());
   if (ending_ && (drained() || now >= ending_until_)) return stop(*ending_);
+  // In an orderly end members leave one by one, as soon as they have finished what was answered.
+  const auto harmless = [this](const Error& error) {
+    return ending_ && error.kind == ErrorKind::shutdown;
+  };
+  if (suspicion_ && harmless(*suspicion_)) suspicion_.reset();
   if (!suspicion_) {
     for (const auto& link : session_.links) {
-      if (!link || !link->failure()) continue;
+      if (!link || !link->failure() || harmless(*link->failure())) continue;
       suspicion_ = link->failure();
       suspicion_until_ = now + kEvidenceGrace;
       break;
