@@ -1,9 +1,9 @@
 # Third-party libraries, all from the distribution. What is missing is named with the package that has it; the
 # same packages, for `make`, are in packages.txt beside this file.
 #
-# The wheel must run where these packages are not installed, so nothing of theirs may remain a shared library:
-# fmt and spdlog are compiled in as headers, libsodium is its archive, Highway is used for its headers only
-# (the choice among the compiled targets is ours).
+# The wheel must run where these packages are not installed: what has an archive is linked from it (libsodium),
+# spdlog is headers, and the two for which Debian has neither travel in the wheel (hora_bundle below). fmt's
+# header-only mode would do too, but costs 6 s a unit.
 set(HORA_MISSING "")
 macro(hora_need_header header package)
   find_path(HORA_HEADER_${package} "${header}")
@@ -35,11 +35,18 @@ endif()
 
 find_package(Threads REQUIRED)
 find_library(HORA_SODIUM NAMES libsodium.a sodium REQUIRED)
-# Highway's assertions, which only sanitizer builds compile, call into its library.
-set(HORA_HWY "")
-if(HORA_SANITIZE)
-  find_library(HORA_HWY hwy REQUIRED)
-endif()
-add_library(hora_fmt INTERFACE)
-target_compile_definitions(hora_fmt INTERFACE FMT_HEADER_ONLY)
-set(HORA_FMT hora_fmt)
+find_library(HORA_HWY NAMES libhwy.a hwy REQUIRED)
+find_library(HORA_FMT NAMES libfmt.a fmt REQUIRED)
+
+# hora_bundle(<target>...): the targets find the shared libraries that the wheel carries in hora/lib.
+function(hora_bundle)
+  foreach(library "${HORA_HWY}" "${HORA_FMT}")
+    if(IS_SYMLINK "${library}")
+      file(REAL_PATH "${library}" file)
+      file(READ_SYMLINK "${library}" name)
+      install(FILES "${file}" RENAME "${name}" DESTINATION hora/lib COMPONENT wheel)
+    endif()
+  endforeach()
+  # The extension lies in hora/, the launcher in hora/bin.
+  set_target_properties(${ARGN} PROPERTIES INSTALL_RPATH "$ORIGIN/lib:$ORIGIN/../lib")
+endfunction()

@@ -10,6 +10,7 @@
 #include "elastic/net.h"
 #include "ops/transport/shm.h"
 #include "ops/transport/tcp.h"
+#include "runtime/base/fault.h"
 
 namespace hora {
 
@@ -52,6 +53,9 @@ Result<void> link_up(Session& session, std::unique_ptr<ShmTransport> memory, Mes
           TcpTransport::make(arena, session.area_offset, session.layout, world.epoch, world.self);
       if (!made) return fail(made.error());
       tcp = std::move(*made);
+      if (const auto bytes = fault_point(config.fault, "kill-mid-frame")) {
+        tcp->set_fault_after_bytes(*bytes);
+      }
     }
     const Member& member = world.members[index_of(peer)];
     std::string where = "pid " + std::to_string(member.pid) + " on " + member.host_name + ", tcp " +
@@ -85,6 +89,9 @@ Result<std::unique_ptr<Session>> build(const World& world, Listeners& listeners,
     auto made = ShmTransport::make(arena, options.layout, world.epoch, world.self, world.size());
     if (!made) return fail(made.error());
     memory = std::move(*made);
+    if (const auto sends = fault_point(options.config.fault, "kill-at-publish")) {
+      memory->set_fault_at_publish(*sends);
+    }
     own = {true, arena.fd(), wait_point.eventfd(), memory->offer()};
   }
   auto mesh = connect_mesh(world, listeners, own, options);

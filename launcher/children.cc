@@ -1,3 +1,6 @@
+// Children are found by their parent in /proc/PID/stat, which every kernel has; the list in
+// /proc/PID/task/TID/children depends on how the kernel was built. A look costs a millisecond or
+// two per thousand processes, and is taken only at the end of a job.
 #include "launcher/children.h"
 
 #include <array>

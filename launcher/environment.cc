@@ -1,3 +1,6 @@
+// Environments are small (a hundred entries) and made once per worker, so a linear search is
+// enough. Names that horarun sets are removed before they are set: of two equal names execve()
+// passes on both, and which one a program sees is its own affair.
 #include "launcher/environment.h"
 
 #include <algorithm>

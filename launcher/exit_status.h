@@ -1,4 +1,7 @@
 // ExitStatus: how a process ended, as a value and in words.
+//
+// The same words go to the user and, through the rendezvous server, into the errors of the other
+// ranks: "rank 2 (pid 17): killed by signal 9 (Killed)". The code is what a shell would show.
 #pragma once
 
 #include <string>

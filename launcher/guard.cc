@@ -1,3 +1,6 @@
+// The guard blocks the signals it listens to and reads them from a signalfd; nothing runs in a
+// signal handler. It stops itself by SIGSTOP after a SIGTSTP, so that a shell sees its job stopped;
+// the supervisor goes on, and stops and continues the workers.
 #include "launcher/guard.h"
 
 #include <array>
@@ -93,6 +96,10 @@ Result<int> run_guarded(const Inherited& inherited,
     std::exit(supervise(std::move(read_end)));
   }
   read_end.reset();
+  // Rank 0 alone shall hold our stdin.
+  if (const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC)); null.valid()) {
+    ::dup2(null.get(), STDIN_FILENO);
+  }
   return guard(supervisor, signals.get(), write_end.get());
 }
 

@@ -8,7 +8,9 @@
 #include <memory>
 #include <string>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/ids.h"
+#include "runtime/base/log.h"
 #include "runtime/base/result.h"
 
 namespace hora {
@@ -28,11 +30,16 @@ struct JobServerOptions {
   std::string job;
   std::string secret;
   int size = 1;
-  /// A sentence for the user: who has fallen silent, who is back, a worker's last words. Called on
-  /// a thread of the server; does not block.
+  Duration heartbeat_limit = 2s;  ///< A worker silent for longer is reported.
+  LogLevel log_level = LogLevel::warning;
+  // Called on a thread of the server; do not block.
+  /// A sentence for the user: who has fallen silent, who is back.
   std::function<void(const std::string& text)> on_notice;
+  /// A worker says why it is about to fail.
+  std::function<void(Rank rank)> on_last_words;
 };
 
-using StartServer = std::function<Result<std::unique_ptr<JobServer>>(JobServerOptions options)>;
+/// Starts the rendezvous server of a job, on this host's loopback address.
+Result<std::unique_ptr<JobServer>> start_rendezvous(JobServerOptions options);
 
 }  // namespace hora

@@ -1,3 +1,6 @@
+// Complete lines inside one read are emitted as views of the read, without a copy; only a line that
+// spans reads is collected in `partial_`. A \r is a terminator at once; the \n that may follow it
+// is recognized by a flag, in the same read or a later one.
 #include "launcher/line_splitter.h"
 
 #include "runtime/base/check.h"

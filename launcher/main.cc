@@ -56,11 +56,8 @@ Result<std::vector<Slot>> plan_job(const RunOptions& options) {
 }
 
 // The workers would all reject a bad HORA_ variable; it is better said once, here.
-Result<void> check_knobs(const Environment& environment) {
-  const Result<Config> config =
-      read_config([&](const std::string& name) { return find_variable(environment, name); });
-  if (!config) return fail(config.error());
-  return {};
+Result<Config> read_knobs(const Environment& environment) {
+  return read_config([&](const std::string& name) { return find_variable(environment, name); });
 }
 
 int run_job(const RunOptions& options, const Environment& own, const Inherited& inherited) {
@@ -76,9 +73,10 @@ int run_job(const RunOptions& options, const Environment& own, const Inherited& 
       make_job_environment(own, {options.assignments, options.start_timeout_ms}, omp_threads);
   if (!environment) return complain(kUsageError, environment.error().message);
   job.environment = std::move(*environment);
-  if (auto checked = check_knobs(job.environment); !checked) {
-    return complain(kUsageError, checked.error().message);
-  }
+  const Result<Config> config = read_knobs(job.environment);
+  if (!config) return complain(kUsageError, config.error().message);
+  job.heartbeat_limit = std::chrono::milliseconds(config->heartbeat_timeout_ms);
+  job.log_level = log_level_from(config->log_level);
 
   auto program = find_program(options.command.front(), find_variable(job.environment, "PATH"));
   if (!program) return complain(program.error().exit_code, program.error().message);

@@ -1,3 +1,6 @@
+// CLI11 is told the options; what it cannot know is done before: long names with one dash are
+// turned into their canonical ones, and the words from the worker's command on are kept away from
+// it. Its exceptions end here.
 #include "launcher/options.h"
 
 #include <algorithm>

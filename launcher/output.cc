@@ -1,3 +1,6 @@
+// Formatting costs one append per piece. The time stamp, one call of localtime per line, is paid
+// only by those who ask for it. Files are written with plain write(): a local disk does not make us
+// wait longer than a signal can.
 #include "launcher/output.h"
 
 #include <cerrno>

@@ -1,3 +1,6 @@
+// Slots are dealt in one pass over the hosts. Cross ranks need a second:
+// the number of hosts that have a local rank is known only when all
+// slots are dealt.
 #include "launcher/plan.h"
 
 #include <algorithm>

@@ -1,5 +1,7 @@
-// Report: what horarun says about the end of a worker. Pure text; the first two lines are
-// Horovod's.
+// Report: what horarun says about the end of a worker.
+//
+// Pure text. The first two lines, said when it happens, are Horovod's to the letter; the report,
+// said last of all, is what a user should find without scrolling: who, how, and its last words.
 #pragma once
 
 #include <deque>

@@ -1,3 +1,6 @@
+// `pending_` is a string with a read position. What is written is dropped when everything is, or
+// when it is more than the capacity: so each byte is moved at most once, and memory stays below
+// twice the capacity and one read's worth of lines.
 #include "launcher/sink.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// fork() and execve() rather than posix_spawn(): the death signal, the check that the parent still
+// lives and the restored limit of open files have no place in posix_spawn(). horarun is small, so
+// the copy of its page tables does not matter.
 #include "launcher/spawn.h"
 
 #include <cerrno>
@@ -132,7 +135,7 @@ tl::expected<std::string, CommandError> find_program(const std::string& command,
                                         : "")});
 }
 
-Result<Spawned> spawn(const SpawnRequest& request) {
+Result<Spawned> spawn(const SpawnRequest& request, int stdin_fd) {
   Result<Pipe> out = make_pipe();
   Result<Pipe> err = make_pipe();
   Result<Pipe> report = make_pipe();
@@ -141,9 +144,10 @@ Result<Spawned> spawn(const SpawnRequest& request) {
   if (!report) return fail(std::move(report.error()));
   const std::vector<char*> argv = pointers(request.arguments);
   const std::vector<char*> envp = pointers(request.environment);
-  const ChildPlan plan = {request.program.c_str(), argv.data(),      envp.data(),
-                          request.stdin_fd,        out->write.get(), err->write.get(),
-                          report->write.get(),     ::getpid(),       &request.inherited};
+  const ChildPlan plan = {
+      request.program.c_str(), argv.data(),      envp.data(),         stdin_fd,
+      out->write.get(),        err->write.get(), report->write.get(), ::getpid(),
+      &request.inherited};
   const pid_t pid = ::fork();
   if (pid < 0) return fail_errno("fork");
   if (pid == 0) become_worker(plan);

@@ -48,7 +48,6 @@ struct SpawnRequest {
   const std::string& program;                 ///< From find_program().
   const std::vector<std::string>& arguments;  ///< With argv[0].
   const Environment& environment;
-  int stdin_fd = -1;  ///< Given to the worker as its standard input; not closed here.
   const Inherited& inherited;
 };
 
@@ -59,8 +58,8 @@ struct Spawned {
   Fd err;  ///< Not blocking.
 };
 
-/// Starts a worker. By the main thread only: the kernel sends the death signal when the *thread*
-/// that forked is gone.
-Result<Spawned> spawn(const SpawnRequest& request);
+/// Starts a worker whose standard input is `stdin_fd` (which stays the caller's). By the main
+/// thread only: the kernel sends the death signal when the *thread* that forked is gone.
+Result<Spawned> spawn(const SpawnRequest& request, int stdin_fd);
 
 }  // namespace hora

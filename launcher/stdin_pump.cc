@@ -1,3 +1,6 @@
+// The buffer is read full once and written until it is empty; only then
+// is the terminal read again. Typing ahead beyond it stays in the
+// terminal's own buffer.
 #include "launcher/stdin_pump.h"
 
 #include <cerrno>

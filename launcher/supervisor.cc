@@ -1,11 +1,14 @@
+// Everything that is read is bounded per turn (one buffer per pipe), so that a worker that writes
+// without end delays a signal by one turn of the loop only. A worker's pipes are read before its
+// end is reported: its last words come first.
 #include "launcher/supervisor.h"
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstring>
-#include <unordered_map>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -16,9 +19,10 @@
 #include <unistd.h>
 
 #include "launcher/children.h"
+#include "launcher/job_server.h"
 #include "launcher/poll_set.h"
 #include "launcher/report.h"
-#include "launcher/stdin_pump.h"
+#include "launcher/workers.h"
 
 namespace hora {
 namespace {
@@ -30,12 +34,9 @@ constexpr std::size_t kLastWordsBytes = 1 << 20;
 // After a signal nobody wants to wait for a reader of our stdout that does not read.
 constexpr Duration kFlushAfterSignal = 2s;
 
-struct Worker {
-  Slot slot;
-  pid_t pid = -1;
-  std::array<Fd, 2> pipes;  ///< stdout, stderr; closed at their end.
-  bool alive = false;
-};
+// What the server's thread tells the loop through a pipe: a letter, a text, a newline.
+constexpr char kNotice = 'n';
+constexpr char kLastWords = 'w';
 
 class Supervisor {
  public:
@@ -51,7 +52,7 @@ class Supervisor {
   int run();
 
  private:
-  Result<Fd> open_stdin();
+  Result<void> start_server();
   void watch_pipes(PollSet& set);
   void watch_sinks(PollSet& set);
   void wait(std::optional<TimePoint> deadline);
@@ -62,8 +63,6 @@ class Supervisor {
   bool read_pipe(Worker& worker, Stream stream);
   void flush(Stream stream);
   void carry_out(Termination::Order order);
-  void signal_workers(int signo);
-  void signal_everything(int signo);
   void finish();
   void flush_while(const std::function<bool()>& wanted, std::optional<TimePoint> deadline);
   void say_verdict();
@@ -78,10 +77,7 @@ class Supervisor {
   Fd notices_, notices_write_;
   LineSplitter notice_splitter_{PIPE_BUF};
   std::unique_ptr<JobServer> server_;
-  StdinPump stdin_pump_;
-  std::vector<Worker> workers_;
-  std::unordered_map<pid_t, std::size_t> by_pid_;
-  Census census_;
+  Workers workers_;
   bool hurry_ = false;  ///< Told to end at once: do not wait for readers.
   bool loss_said_ = false;
 };
@@ -103,70 +99,54 @@ Result<void> Supervisor::prepare() {
   if (!secret) return fail(std::move(secret.error()));
   facts_.id = std::move(*id);
   facts_.secret = std::move(*secret);
-  if (!job_.start_server) return {};
+  return start_server();
+}
+
+Result<void> Supervisor::start_server() {
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC | O_NONBLOCK) != 0) return fail_errno("pipe");
   notices_ = Fd(fds[0]);
   notices_write_ = Fd(fds[1]);
-  const auto on_notice = [fd = fds[1]](const std::string& text) {
-    const std::string line = text.substr(0, PIPE_BUF - 1) + "\n";
-    // Written whole or not at all; a full pipe loses one of very many complaints.
+  JobServerOptions options;
+  options.job = facts_.id;
+  options.secret = facts_.secret;
+  options.size = static_cast<int>(job_.slots.size());
+  options.heartbeat_limit = job_.heartbeat_limit;
+  options.log_level = job_.log_level;
+  // One line per message, written whole or not at all; a full pipe loses one of very many.
+  const auto post = [fd = fds[1]](char kind, std::string_view text) {
+    std::string line = kind + std::string(text.substr(0, PIPE_BUF - 2));
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    line += '\n';
     [[maybe_unused]] const ssize_t written = ::write(fd, line.data(), line.size());
   };
-  auto server =
-      job_.start_server({facts_.id, facts_.secret, static_cast<int>(job_.slots.size()), on_notice});
+  options.on_notice = [post](const std::string& text) { post(kNotice, text); };
+  options.on_last_words = [post](Rank rank) { post(kLastWords, std::to_string(rank.value)); };
+  Result<std::unique_ptr<JobServer>> server = start_rendezvous(std::move(options));
   if (!server) return fail(std::move(server.error()));
   server_ = std::move(*server);
   facts_.rendezvous = server_->address();
   return {};
 }
 
-// Rank 0's standard input; ours is given up, so that whoever writes to it notices when rank 0 is
-// gone.
-Result<Fd> Supervisor::open_stdin() {
-  if (::isatty(STDIN_FILENO) == 1) {
-    Fd worker_end;
-    HORA_TRY(stdin_pump_.open(worker_end));
-    return worker_end;
-  }
-  Fd own(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
-  if (!own.valid()) return fail_errno("stdin");
-  const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!null.valid()) return fail_errno("/dev/null");
-  ::dup2(null.get(), STDIN_FILENO);
-  return own;
-}
-
 Result<void> Supervisor::start_workers() {
-  Result<Fd> first_stdin = open_stdin();
-  if (!first_stdin) return fail(std::move(first_stdin.error()));
-  const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!null.valid()) return fail_errno("/dev/null");
+  HORA_TRY(workers_.open_stdin());
   for (const Slot& slot : job_.slots) {
-    const Environment environment = make_worker_environment(job_.environment, facts_, slot);
-    const int stdin_fd = slot.rank == Rank(0) ? first_stdin->get() : null.get();
-    Result<Spawned> spawned =
-        spawn({job_.program, job_.arguments, environment, stdin_fd, job_.inherited});
-    if (!spawned) {
-      return fail(spawned.error().kind,
-                  fmt::format("rank {}: {}", slot.rank.value, spawned.error().message));
-    }
-    if (job_.verbose) {
-      output_->say(fmt::format("horarun: rank {} is pid {} (local rank {} of {}): {}",
-                               slot.rank.value, spawned->pid, slot.local_rank, slot.local_size,
-                               fmt::join(job_.arguments, " ")));
-    }
-    by_pid_[spawned->pid] = workers_.size();
-    workers_.push_back(
-        {slot, spawned->pid, {std::move(spawned->out), std::move(spawned->err)}, true});
-    ++census_.workers;
+    HORA_TRY(
+        workers_.start({job_.program, job_.arguments,
+                        make_worker_environment(job_.environment, facts_, slot), job_.inherited},
+                       slot));
+    if (!job_.verbose) continue;
+    output_->say(fmt::format("horarun: rank {} is pid {} (local rank {} of {}): {}",
+                             slot.rank.value, workers_[slot.rank].pid, slot.local_rank,
+                             slot.local_size, fmt::join(job_.arguments, " ")));
   }
   return {};
 }
 
 int Supervisor::run() {
   while (true) {
-    carry_out(termination_.step(census_, steady_now()));
+    carry_out(termination_.step(workers_.census(), steady_now()));
     if (termination_.phase() == Termination::Phase::over) break;
     wait(termination_.deadline());
   }
@@ -175,7 +155,7 @@ int Supervisor::run() {
 }
 
 void Supervisor::watch_pipes(PollSet& set) {
-  for (Worker& worker : workers_) {
+  for (Worker& worker : workers_.all()) {
     for (const Stream stream : {Stream::out, Stream::err}) {
       const Fd& pipe = worker.pipes[static_cast<std::size_t>(stream)];
       if (!pipe.valid() || output_->sink(stream).full()) continue;
@@ -196,10 +176,11 @@ void Supervisor::watch_sinks(PollSet& set) {
 void Supervisor::wait(std::optional<TimePoint> deadline) {
   PollSet set;
   if (signals_.valid()) set.add(signals_.get(), POLLIN, [this] { on_signals(); });
+  // Last words before ends: they say whose end it was.
+  set.add(notices_.get(), POLLIN, [this] { on_notices(); });
   set.add(children_.get(), POLLIN, [this] { on_children(); });
-  if (notices_.valid()) set.add(notices_.get(), POLLIN, [this] { on_notices(); });
-  if (const pollfd wanted = stdin_pump_.wanted(); wanted.fd >= 0) {
-    set.add(wanted.fd, wanted.events, [this] { stdin_pump_.step(); });
+  if (const pollfd wanted = workers_.stdin_pump().wanted(); wanted.fd >= 0) {
+    set.add(wanted.fd, wanted.events, [this] { workers_.stdin_pump().step(); });
   }
   watch_sinks(set);
   watch_pipes(set);
@@ -222,16 +203,14 @@ void Supervisor::on_signals() {
     const int signo = bytes[static_cast<std::size_t>(i)];
     switch (signo) {
       case SIGTSTP:
-        signal_workers(SIGSTOP);
+        workers_.signal_groups(SIGSTOP);
         break;
       case SIGCONT:
-        signal_workers(SIGCONT);
+        workers_.signal_groups(SIGCONT);
         break;
       case SIGUSR1:
       case SIGUSR2:
-        for (const Worker& worker : workers_) {
-          if (worker.alive) ::kill(worker.pid, signo);
-        }
+        workers_.signal_each(signo);
         break;
       default:
         hurry_ = termination_.signal().has_value();
@@ -240,34 +219,17 @@ void Supervisor::on_signals() {
   }
 }
 
-// Several deaths may be seen at once, in any order. A worker that a signal killed is then the
-// cause, and workers that exited with a status are those who noticed.
 void Supervisor::on_children() {
   signalfd_siginfo info{};
   while (::read(children_.get(), &info, sizeof info) == sizeof info) {
   }
-  std::vector<std::pair<std::size_t, ExitStatus>> ended;
-  int wait_status = 0;
-  pid_t pid = 0;
-  while ((pid = ::waitpid(-1, &wait_status, WNOHANG)) > 0) {
-    const auto found = by_pid_.find(pid);
-    if (found == by_pid_.end()) continue;  // adopted
-    ended.emplace_back(found->second, exit_status_from_wait(wait_status));
-    by_pid_.erase(found);
-  }
-  census_.others = pid == 0;
-  std::stable_sort(ended.begin(), ended.end(), [](const auto& a, const auto& b) {
-    return a.second.by_signal && !b.second.by_signal;
-  });
-  for (const auto& [index, status] : ended)
-    on_exit(workers_[index], status);
+  for (const Ended& ended : workers_.reap())
+    on_exit(workers_[ended.rank], ended.status);
 }
 
 void Supervisor::on_exit(Worker& worker, const ExitStatus& status) {
-  worker.alive = false;
-  --census_.workers;
   const Rank rank = worker.slot.rank;
-  if (server_ != nullptr) server_->announce_exit(rank, describe(status));
+  server_->announce_exit(rank, describe(status));
   for (const Stream stream : {Stream::out, Stream::err}) {
     for (std::size_t bytes = 0; bytes < kLastWordsBytes && read_pipe(worker, stream);) {
       bytes += kReadBytes;
@@ -287,7 +249,14 @@ void Supervisor::on_notices() {
   const ssize_t got = ::read(notices_.get(), bytes.data(), bytes.size());
   if (got <= 0) return;
   notice_splitter_.feed({bytes.data(), static_cast<std::size_t>(got)}, [this](const Piece& piece) {
-    output_->say(fmt::format("horarun: {}", piece.text));
+    if (piece.text.empty()) return;
+    const std::string_view text = piece.text.substr(1);
+    if (piece.text.front() == kNotice) {
+      output_->say(fmt::format("horarun: {}", text));
+    } else if (int rank = 0;
+               std::from_chars(text.data(), text.data() + text.size(), rank).ec == std::errc{}) {
+      termination_.on_last_words(Rank(rank));
+    }
   });
 }
 
@@ -327,11 +296,11 @@ void Supervisor::flush(Stream stream) {
 void Supervisor::carry_out(Termination::Order order) {
   if (order == Termination::Order::none) return;
   if (order == Termination::Order::kill) {
-    signal_everything(SIGKILL);
+    workers_.signal_everything(SIGKILL);
     return;
   }
-  if (census_.workers == 0) {
-    signal_everything(SIGTERM);
+  if (workers_.census().workers == 0) {
+    workers_.signal_everything(SIGTERM);
     return;
   }
   if (termination_.failure()) {
@@ -340,30 +309,15 @@ void Supervisor::carry_out(Termination::Order order) {
     output_->say(fmt::format("horarun: got signal {}; ending the workers",
                              describe_signal(termination_.signal().value_or(SIGTERM))));
   }
-  signal_workers(SIGTERM);
-  signal_workers(SIGCONT);  // a stopped process acts on SIGTERM only then
-}
-
-// The process groups of the workers that live. A group whose leader is reaped is not signalled: its
-// number may be a stranger's by now, and its members are reached as our children.
-void Supervisor::signal_workers(int signo) {
-  for (const Worker& worker : workers_) {
-    if (worker.alive) ::killpg(worker.pid, signo);
-  }
-}
-
-void Supervisor::signal_everything(int signo) {
-  signal_workers(signo);
-  for (const pid_t pid : list_children()) {
-    if (by_pid_.count(pid) == 0) ::kill(pid, signo);
-  }
+  workers_.signal_groups(SIGTERM);
+  workers_.signal_groups(SIGCONT);  // a stopped process acts on SIGTERM only then
 }
 
 void Supervisor::finish() {
   std::optional<TimePoint> deadline;
   if (termination_.signal()) deadline = steady_now() + kFlushAfterSignal;
   // Everybody who could write is gone: what the pipes hold is all there will be.
-  for (Worker& worker : workers_) {
+  for (Worker& worker : workers_.all()) {
     for (const Stream stream : {Stream::out, Stream::err}) {
       while (read_pipe(worker, stream)) {
         flush_while([&] { return output_->sink(stream).full(); }, deadline);
@@ -401,7 +355,7 @@ void Supervisor::say_verdict() {
   }
   if (!termination_.failure()) return;
   const Failure& failure = *termination_.failure();
-  const Worker& worker = workers_[index_of(failure.rank)];
+  const Worker& worker = workers_[failure.rank];
   const auto& tail = output_->tail(failure.rank).lines();
   for (const std::string& line : failure_report(failure.rank, worker.pid, failure.status, tail)) {
     output_->say(line);

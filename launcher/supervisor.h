@@ -15,12 +15,13 @@
 #include <vector>
 
 #include "launcher/environment.h"
-#include "launcher/job_server.h"
 #include "launcher/output.h"
 #include "launcher/plan.h"
 #include "launcher/spawn.h"
 #include "launcher/termination.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/log.h"
 
 namespace hora {
 
@@ -33,7 +34,8 @@ struct Job {
   OutputOptions output;
   Inherited inherited;
   TerminationTimes times;
-  StartServer start_server;  ///< Empty: the workers get no rendezvous.
+  Duration heartbeat_limit = 2s;
+  LogLevel log_level = LogLevel::warning;
   bool verbose = false;
   bool quiet = false;
 };

@@ -21,8 +21,8 @@
 // of every rank (broadcast: of the root), and leaves come from packs. It holds for a segment of no
 // elements too, where each message is only a header.
 //
-// Rank order is 0, 1, .., size-1; for a grid of one chunk per rank also chunk+1, .., chunk: the
-// order in which the ring comes by. contribution_order() tells which.
+// Rank order is 0, 1, .., size-1 for all chunks or, in a grid of one chunk per rank, chunk+1, ..,
+// chunk for all of them: the order in which the ring comes by. contribution_order() tells which.
 #include "ops/check.h"
 
 #include <algorithm>
@@ -78,7 +78,8 @@ class SymbolicRun {
   explicit SymbolicRun(const ScheduleGroup& group);
 
   Finding run() {
-    const bool good = comes_to_the_end() && results_are_right() && depth_is_right();
+    const bool good =
+        comes_to_the_end() && results_are_right() && chunks_follow_one_rule() && depth_is_right();
     return good ? std::nullopt : finding_;
   }
   [[nodiscard]] const std::vector<int>& order_of(int chunk) const {
@@ -113,6 +114,7 @@ class SymbolicRun {
   [[nodiscard]] bool in_rank_order(const Symbol& sum) const;
   bool results_are_right();
   bool result_is_right(int rank, int chunk);
+  bool chunks_follow_one_rule();
   bool depth_is_right();
 
   const ScheduleGroup& group_;
@@ -298,6 +300,21 @@ bool SymbolicRun::result_is_right(int rank, int chunk) {
   if (symbols_[result].ranks.front() != owner) {
     return fail(who + "comes from rank " + std::to_string(symbols_[result].ranks.front()) +
                 ", not from rank " + std::to_string(owner));
+  }
+  return true;
+}
+
+bool SymbolicRun::chunks_follow_one_rule() {
+  if (group_.of(0).shape != Shape::reduce) return true;
+  const int first = order_of(0).front();
+  for (int chunk = 1; chunk < group_.of(0).grid; ++chunk) {
+    const int other = order_of(chunk).front();
+    const int expected = first == 0 ? 0 : (chunk + 1) % group_.size();
+    if (other != expected) {
+      return fail("chunk 0 is added from rank " + std::to_string(first) + " on, chunk " +
+                  std::to_string(chunk) + " from rank " + std::to_string(other) +
+                  " on: chunks follow different rules");
+    }
   }
   return true;
 }

@@ -18,8 +18,8 @@ namespace hora {
 /// rule.
 std::optional<std::string> check_schedules(const std::vector<Schedule>& by_rank);
 
-/// The order in which right schedules of shape `reduce` add the contributions of the ranks to `chunk`; empty
-/// if the check fails.
+/// The order in which right schedules of shape `reduce` add the contributions of the ranks to
+/// `chunk`; empty if the check fails.
 std::vector<int> contribution_order(const std::vector<Schedule>& by_rank, int chunk);
 
 }  // namespace hora

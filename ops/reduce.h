@@ -6,26 +6,22 @@
 // bytes on every rank and every processor: SIMD targets equal the scalar oracle bit for bit (no
 // fused multiply-add, IEEE division, one NaN).
 //
-// Numerics, per element; `finish` divides first, then postscales:
-//   float32, float64    accumulate and finish in the same type, each step rounded to nearest even
-//   float16, bfloat16   accumulate and finish in float32, then round once to nearest even; overflow
-//   is
-//                       infinity, denormals are kept
-//   NaN                 any NaN result is the positive quiet NaN with an empty payload. Which
-//   operand's
-//                       payload survives an addition differs between processors (and compilers)
-//   min, max            NaN if any operand is NaN; -0 < +0
-//   integers            sum, product wrap in the element type, then the result is finished;
-//                       average sums in int64 and finishes that sum, so that int8 to int32, uint8
-//                       and uint16 cannot overflow on the way; int64 wraps. A finish truncates
-//                       twice, towards zero: the quotient (exact integer division, never through a
-//                       double), then quotient * postscale in float64, unless postscale is 1. What
-//                       the element type cannot hold saturates, NaN is 0. An average with the
-//                       identity finish is a partial sum and wraps: no wider sum crosses from one
-//                       merge to the next
-//   bool                any byte but 0 is true, results are 0 or 1; sum, average, max = or;
-//   product,
-//                       min = and; never divided or scaled
+// Numerics, per element; a finish divides first, then postscales:
+//   float32, float64   accumulate and finish in the same type, each step rounded to nearest even
+//   float16, bfloat16  accumulate and finish in float32, then round once to nearest even; overflow
+//                      is infinity, denormals are kept
+//   NaN                any NaN result is the positive quiet NaN with an empty payload: which
+//                      operand's payload survives an addition depends on processor and compiler
+//   min, max           NaN if any operand is NaN; -0 < +0
+//   integers           sum and product wrap in the element type, and that is finished; average
+//                      sums in int64 and finishes that sum, so int8 to int32, uint8 and uint16
+//                      cannot overflow on the way, and int64 wraps. A finish truncates twice,
+//                      towards zero: the quotient (an exact integer division), then quotient *
+//                      postscale in float64 unless postscale is 1. What the element type cannot
+//                      hold saturates, NaN is 0. An average with the identity finish is a partial
+//                      sum and wraps: no wider sum crosses from one merge to the next
+//   bool               any byte but 0 is true, results are 0 or 1; sum, average, max are or;
+//                      product, min are and; never divided or scaled
 // The divisor and the scales are converted to the accumulation type first. Rounding follows the
 // caller's floating-point environment, which is expected to be C's default.
 //
@@ -51,8 +47,8 @@ struct Finish {
   [[nodiscard]] bool is_identity() const { return divisor == 1 && postscale == 1.0; }
 };
 
-/// out[i] = finish(op(inputs[0][i], inputs[1][i], ...)). `inputs` has at least one pointer; each,
-/// and `out`, points to `count` elements aligned to the element size. `out` may be equal to
+/// out[i] = finish(op(inputs[0][i], inputs[1][i], ...)). `inputs` has 1 to 2^20 pointers; each, and
+/// `out`, points to `count` elements aligned to the element size. `out` may be equal to
 /// inputs[k] for any k, but must not overlap otherwise. `op` average means sum (the divisor does
 /// the rest); adasum is not accepted.
 void reduce(DType dtype, ReduceOp op, std::span<const std::byte* const> inputs, std::byte* out,

@@ -1,18 +1,17 @@
 // The vectors that the reduction loop works on, per instruction set.
 //
 // A *lanes* type is the vector form of the oracle's Number: `load` widens `kStep` elements into a
-// Pack, `store` finishes, narrows and writes them. In between, an operation (reduce_ops-inl.h)
-// combines Packs.
+// Pack, `store` narrows and writes them. In between, an operation (reduce_ops-inl.h) combines Packs
+// and a Finisher divides and scales the result.
 //
-//   Floats<T>         float32, float64    a Pack is one vector of T
-//   Halves            float16             one vector of float32
-//   Brains            bfloat16            two vectors of float32: the even and the odd elements. A
-//   bfloat16 is
-//                                         the upper half of a float32, so one shift or one mask
-//                                         widens it, and nothing ever crosses a lane
-//   Integers<T>       all integers        one vector of T, finished elsewhere
-//   Quotients<T>      up to 32 bits       one vector of float64: sums of an average, or results to
-//   finish
+//   Floats<T>      float32, float64   a Pack is one vector of T
+//   Halves         float16            one vector of float32
+//   Brains         bfloat16           two vectors of float32, the even and the odd elements: a
+//                                     bfloat16 is the upper half of a float32, so one shift or one
+//                                     mask widens it, and nothing ever crosses a lane
+//   Integers<T>    all integers       one vector of T, finished elsewhere
+//   Quotients<T>   up to 32 bits      one vector of float64: the sum of an average, or a result to
+//                                     finish
 //
 // Compiled once per target by foreach_target.h; hence the unusual include guard.
 #if defined(HORA_OPS_REDUCE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -49,8 +48,7 @@ class FloatFinish {
       : divisor_(hn::Set(D{}, static_cast<T>(finish.divisor))),
         reciprocal_(hn::Set(D{}, 1 / static_cast<T>(finish.divisor))),
         postscale_(hn::Set(D{}, static_cast<T>(finish.postscale))),
-        // x / 2^k and x * 2^-k are the same real number, hence round to the same; a product is
-        // faster.
+        // x / 2^k and x * 2^-k are one real number and round alike; the product is faster.
         multiplies_(finish.divisor != 1 &&
                     std::has_single_bit(static_cast<std::uint64_t>(finish.divisor))),
         divides_(finish.divisor != 1 && !multiplies_),

@@ -1,11 +1,12 @@
 // The reduction loop, once, for every kind of lanes and every operation.
 //
-//   for each stretch of kUnroll packs:      inputs[0]  | stretch |     all partial sums of a
-//   stretch stay in
-//     sums  = load(inputs[0])               inputs[1]  | stretch |     registers until its last
-//     operand is in: sums  = sums op load(inputs[k]) ...   ...                        every source
-//     byte is read once, every out   = finish(sums)                  out        | stretch | result
-//     written once
+//   for each stretch of kUnroll packs:          inputs[0]   ...| stretch |...
+//     sums = load(inputs[0])                    inputs[1]   ...| stretch |...
+//     sums = sums op load(inputs[k]), k = 1..        :
+//     out  = finish(sums)                       out         ...| stretch |...
+//
+// All partial sums of a stretch stay in registers until its last operand is in: every source byte
+// is read once, every result written once.
 //
 // A stretch is read whole before any of it is written, so `out` may be an input. The number of
 // operands is a constant for 2, 3, 4 and 8 (pointers in registers), else a variable (one more load

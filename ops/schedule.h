@@ -1,34 +1,36 @@
 // Schedule: a collective algorithm as data.
 //
-// A collective cuts its elements into *segments*. A Schedule is the template of one segment for one rank:
-// a list of small tasks with dependencies. Generators (ops/algorithms) are pure functions of (size, me,
-// root); the executor instantiates a template with a byte count; the symbolic check (ops/check.h) proves
-// a template right for all ranks together without moving a byte.
+// A collective cuts its elements into *segments*. A Schedule is the template of one segment for one
+// rank: a list of small tasks with dependencies. Generators (ops/algorithms) are pure functions of
+// (size, me, root); the executor instantiates a template with a byte count; the symbolic check
+// (ops/check.h) proves a template right for all ranks together without moving a byte.
 //
 // The picture a template is written in:
 //
-//   segment   |  chunk 0  |  chunk 1  |  chunk 2  |      `grid` chunks of equal stride (the last may be
-//                                                        short or empty), stride a multiple of 64 B
-//   slot      [ buffer 0: cells ][ buffer 1: cells ]...  a cell holds one chunk; every rank lays out its
-//                                                        slot alike, so a sender knows where its payload
-//                                                        lands in the receiver's slot
+//   segment   | chunk 0 | chunk 1 | chunk 2 |      `grid` chunks of equal stride (the last may be
+//                                                  short or empty), stride a multiple of 64 B
+//   slot      [ buffer 0: cells ][ buffer 1 ]...   a cell holds one chunk; every rank lays out its
+//                                                  slot alike, so a sender knows where its payload
+//                                                  lands in the receiver's slot
 //
 // Tasks, with `at` = place(buffer, cell) in this rank's own slot:
-//   pack    caller's tensors -> at                        (prescale, gaps zeroed)
-//   send    at -> peer, to land at `remote` in its slot   (completes when started; the bytes stay put until
-//                                                          every member is done with the segment)
-//   recv    peer's send of the same tag; the payload is then an operand. Where the transport shares memory
-//           it is a *view* of the sender's slot and nothing moves; elsewhere it lies in our slot at `at`.
-//   copy    operand -> at                                 (no-op if it lies there already)
+//   pack    caller's tensors -> at                 (prescale, gaps zeroed)
+//   send    at -> peer, to land at `remote` in its slot. Complete when started; the bytes stay put
+//           until every member is done with the segment
+//   recv    peer's send of the same tag; the payload is then an operand. Where the transport shares
+//           memory it is a *view* of the sender's slot and nothing moves; elsewhere it lies in our
+//           slot at `at`
+//   copy    operand -> at                          (no-op if it lies there already)
 //   merge   operands -> at, reduced in the order given; `finish` also divides and postscales
-//   unpack  operand -> caller's tensors. Runs only when every other task of the segment is complete, because
-//           a caller's tensor is overwritten only when the segment's result is wholly here. (The builder adds
-//           these dependencies: on the first unpack directly, the other unpacks wait for the first.)
+//   unpack  operand -> caller's tensors. Runs only when every other task of the segment is
+//           complete, because a caller's tensor is overwritten only when the segment's result is
+//           wholly here. (The builder adds these dependencies: on the first unpack directly, the
+//           other unpacks wait for the first.)
 //
-// Rules a template obeys (all proved by the check): a finished chunk holds each rank's contribution once,
-// lower ranks first (ring: from rank chunk + 1 around), by the same merges for every rank; a cell is written
-// once, so packed inputs stay; completion on any rank depends on every rank's start (broadcast: on the
-// root's); between two ranks (tag) names one message.
+// Rules a template obeys (all proved by the check): a finished chunk holds each rank's contribution
+// once, lower ranks first (ring: from rank chunk + 1 around), by the same merges for every rank; a
+// cell is written once, so packed inputs stay; completion on any rank depends on every rank's start
+// (broadcast: on the root's); between two ranks (tag) names one message.
 #pragma once
 
 #include <cstddef>
@@ -74,19 +76,20 @@ struct Operand {
 struct BufferSpec {
   std::string name;
   std::uint16_t cells = 0;
-  bool landing = false;  ///< Only written by peers without shared memory; not laid out when all share.
+  /// Only written by peers without shared memory; not laid out when all share.
+  bool landing = false;
 };
 
 struct Task {
   Primitive kind{};
-  bool finish = false;         ///< merge: this completes the result (divide, postscale, round once).
-  std::int16_t chunk = kWhole; ///< Which chunk of the segment, or kWhole.
-  std::int16_t peer = -1;      ///< send, recv: index in the group.
-  std::uint16_t tag = 0;       ///< send, recv: which message of this pair.
+  bool finish = false;          ///< merge: completes the result (divide, postscale, round once).
+  std::int16_t chunk = kWhole;  ///< Which chunk of the segment, or kWhole.
+  std::int16_t peer = -1;       ///< send, recv: index in the group.
+  std::uint16_t tag = 0;        ///< send, recv: which message of this pair.
   Place at{};
-  Place remote{};              ///< send: where it lands in the peer's slot.
+  Place remote{};  ///< send: where it lands in the peer's slot.
   std::uint32_t first_operand = 0, operand_count = 0;
-  std::uint32_t first_dependency = 0, dependency_count = 0;  ///< Tasks that must be complete before.
+  std::uint32_t first_dependency = 0, dependency_count = 0;  ///< Tasks that must come before.
 };
 
 /// What the template computes. The executor takes byte ranges and lengths of chunks from it.
@@ -96,16 +99,16 @@ enum class Shape : std::uint8_t {
   copy,    ///< Broadcast: the root's segment everywhere. Grid 1.
 };
 
-/// The template of one segment for rank `me` of `size`. Tasks are in an order that respects dependencies.
+/// The template of one segment for rank `me` of `size`. The order of tasks respects dependencies.
 struct Schedule {
   std::string algorithm;
   Shape shape = Shape::reduce;
   int size = 1;
   int me = 0;
   int root = 0;
-  int grid = 1;         ///< Chunks of the segment.
-  int depth = 0;        ///< Hops until a contribution is everywhere.
-  int tags = 0;         ///< Tags are < tags.
+  int grid = 1;   ///< Chunks of the segment.
+  int depth = 0;  ///< Hops until a contribution is everywhere.
+  int tags = 0;   ///< Tags are < tags.
   std::vector<BufferSpec> buffers;
   std::vector<Task> tasks;
   std::vector<Operand> operands;
@@ -118,12 +121,12 @@ struct Schedule {
 /// What one rank sends for one segment.
 struct Traffic {
   std::size_t messages = 0;
-  double segments = 0;  ///< Payload, in lengths of the segment (of a gather: in `size` contributions).
+  double segments = 0;  ///< Payload in lengths of the segment (gather: in `size` contributions).
 };
 Traffic traffic_of(const Schedule& schedule);
 
-/// Writes a Schedule in the words of the algorithm. Dependencies on operands and on the writer of a sent
-/// place are found by the builder; only other orderings need `after`.
+/// Writes a Schedule in the words of the algorithm. Dependencies on operands and on the writer of a
+/// sent place are found by the builder; only other orderings need `after`.
 class ScheduleBuilder {
  public:
   ScheduleBuilder(std::string_view algorithm, Shape shape, int size, int me, int grid);
@@ -138,7 +141,7 @@ class ScheduleBuilder {
   TaskId merge(const std::vector<Operand>& operands, int chunk, Place at, bool finish);
   TaskId unpack(Operand from, int chunk);
   void after(TaskId task, TaskId dependency);
-  /// Makes `tags` at least this: all ranks must agree on it, also those that see only a part of the tags.
+  /// Makes `tags` at least this. All ranks must agree on it, also those that use only some tags.
   void reserve_tags(int tags);
 
   /// Ends the schedule: `depth` in hops, `root` for broadcasts.
@@ -156,8 +159,12 @@ class ScheduleBuilder {
 };
 
 /// The operand that a recv task brought.
-inline Operand received(TaskId recv) { return Operand{recv, {}}; }
+inline Operand received(TaskId recv) {
+  return Operand{recv, {}};
+}
 /// The operand at a place of our own slot.
-inline Operand local(Place place) { return Operand{kNoTask, place}; }
+inline Operand local(Place place) {
+  return Operand{kNoTask, place};
+}
 
 }  // namespace hora

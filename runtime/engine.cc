@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/fault.h"
 
 namespace hora {
 
@@ -17,12 +18,6 @@ constexpr std::size_t kStepBudgetBytes = 256 << 10;
 /// Control messages before the agreement are one byte: "I share memory with everybody" or not.
 constexpr std::byte kSharesWithAll{1};
 constexpr std::byte kSharesNotWithAll{2};
-
-constexpr std::uint64_t kPieceAlign = 64;
-
-std::uint64_t align_piece(std::uint64_t bytes) {
-  return (bytes + kPieceAlign - 1) / kPieceAlign * kPieceAlign;
-}
 
 NegotiationOptions negotiation_options(const Config& config, int size) {
   NegotiationOptions options;
@@ -38,17 +33,6 @@ NegotiationOptions negotiation_options(const Config& config, int size) {
   options.stall_warning = seconds(config.stall_check_seconds);
   options.stall_shutdown = seconds(config.stall_shutdown_seconds);
   return options;
-}
-
-Result<TaskFault> read_fault(const std::string& text) {
-  TaskFault fault;
-  const auto number_after = [&text](std::string_view prefix) -> std::optional<std::uint64_t> {
-    if (!text.starts_with(prefix)) return std::nullopt;
-    return std::strtoull(text.c_str() + prefix.size(), nullptr, 10);
-  };
-  fault.kill_before = number_after("kill-before-task:");
-  fault.kill_after = number_after("kill-after-task:");
-  return fault;
 }
 
 }  // namespace
@@ -71,8 +55,7 @@ Engine::~Engine() {
   stop(Error{ErrorKind::shutdown, "Hora has been shut down on this rank.", std::nullopt});
 }
 
-// ---- any thread
-// ------------------------------------------------------------------------------------
+// ---- any thread ---------------------------------------------------------------------------------
 
 Result<Handle> Engine::post(Submission submission) {
   auto completion = std::make_shared<CompletionImpl>();
@@ -92,39 +75,38 @@ Result<Handle> Engine::post(Submission submission) {
   }
   inbox_.flush = inbox_.flush || submission.caller_waits;
   inbox_.entries.push_back({std::move(submission), completion});
-  mail_.store(true, std::memory_order_release);
+  mail_.store(true, std::memory_order_seq_cst);
   return completion;
 }
 
 void Engine::post_flush() {
   const std::lock_guard lock(mail_mutex_);
   inbox_.flush = true;
-  mail_.store(true, std::memory_order_release);
+  mail_.store(true, std::memory_order_seq_cst);
 }
 
 void Engine::post_event(ControlEvent event) {
   const std::lock_guard lock(mail_mutex_);
   inbox_.events.push_back(std::move(event));
-  mail_.store(true, std::memory_order_release);
+  mail_.store(true, std::memory_order_seq_cst);
 }
 
 Handle Engine::post_shutdown(const std::string& last_words) {
   const std::lock_guard lock(mail_mutex_);
   if (!shutdown_done_) {
     shutdown_done_ = std::make_shared<CompletionImpl>();
-    if (refuse_) {
+    if (over_) {
       shutdown_done_->complete({});
-    } else {
+    } else if (!refuse_) {  // Otherwise another rank ends the job already; stop() will tell.
       inbox_.shutdown = last_words;
       refuse_ = Error{ErrorKind::shutdown, "Hora has been shut down on this rank.", std::nullopt};
-      mail_.store(true, std::memory_order_release);
+      mail_.store(true, std::memory_order_seq_cst);
     }
   }
   return shutdown_done_;
 }
 
-// ---- the step
-// --------------------------------------------------------------------------------------
+// ---- the step -----------------------------------------------------------------------------------
 
 bool Engine::step(TimePoint now) {
   bool happened = false;
@@ -137,8 +119,8 @@ bool Engine::step(TimePoint now) {
   if (executor_ && !stopped_) {
     happened = executor_->step(kStepBudgetBytes) || happened;
     finish_runs();
-    watch_links(now);
   }
+  watch_links(now);
   for (const auto& transport : session_.transports)
     transport->flush();
   return happened;
@@ -152,18 +134,17 @@ bool Engine::take_mail(TimePoint now) {
     mail_.store(false, std::memory_order_relaxed);
   }
   for (Entry& entry : mail.entries) {
-    if (stopped_) {
-      entry.completion->complete(fail(*stopped_));
+    if (stopped_ || ending_) {
+      entry.completion->complete(fail(stopped_ ? *stopped_ : *ending_));
       continue;
     }
-    timeline_.begin(entry.submission.request.name,
-                    "NEGOTIATE_" + std::string(to_string(entry.submission.request.kind)));
+    timeline_.begin(entry.submission.request.name, negotiate_phase(entry.submission.request.kind));
     negotiator_.submit(entry.submission.request);
     std::string name = entry.submission.request.name;
     table_.emplace(std::move(name), std::move(entry));
   }
   if (mail.flush) negotiator_.flush();
-  if (mail.shutdown) {
+  if (mail.shutdown && !ending_) {
     if (stopped_) {
       const std::lock_guard lock(mail_mutex_);
       shutdown_done_->complete({});
@@ -200,8 +181,7 @@ void Engine::on_event(const ControlEvent& event, TimePoint) {
   stop(Error{ErrorKind::peer_lost, "Hora lost " + who + ": " + event.text + doing, event.peer});
 }
 
-// ---- control messages
-// ------------------------------------------------------------------------------
+// ---- control messages ---------------------------------------------------------------------------
 
 void Engine::start_agreement() {
   all_share_ = session_.views_only();
@@ -233,7 +213,8 @@ bool Engine::agree(std::span<const std::byte> message, Rank from) {
   options.area_offset = session_.area_offset;
   options.views_only = all_share_;
   options.self = session_.world.self;
-  if (const auto fault = read_fault(config_.fault)) options.fault = *fault;
+  options.fault = {fault_point(config_.fault, "kill-before-task"),
+                   fault_point(config_.fault, "kill-after-task")};
   std::vector<Link*> links;
   for (const auto& link : session_.links)
     links.push_back(link.get());
@@ -276,19 +257,23 @@ bool Engine::move_control(TimePoint now) {
     const auto message = coordinator_->take_message(now, outstanding);
     if (!message) break;
     send_to_all(*message);
-    on_root_message(*message);
+    on_root_message(*message, now);
     happened = true;
   }
   return happened;
 }
 
 void Engine::on_control(Rank from, std::span<const std::byte> message, TimePoint now) {
-  if (!agreed_ && message.size() == 1) {
-    agree(message, from);
+  if (!agreed_) {
+    if (!agree(message, from)) {
+      stop(Error{ErrorKind::protocol,
+                 session_.world.describe(from) + " sent a malformed message: it has not agreed yet",
+                 from});
+    }
     return;
   }
   if (!coordinator_) {
-    on_root_message(message);
+    on_root_message(message, now);
     return;
   }
   if (const auto accepted = coordinator_->on_message(from, message, now); !accepted) {
@@ -317,7 +302,7 @@ void Engine::send_to_all(std::span<const std::byte> message) {
   }
 }
 
-void Engine::on_root_message(std::span<const std::byte> message) {
+void Engine::on_root_message(std::span<const std::byte> message, TimePoint now) {
   auto decoded = negotiator_.on_root_message(message);
   if (!decoded) {
     stop(Error{decoded.error().kind, "rank 0 sent a malformed message: " + decoded.error().message,
@@ -329,213 +314,25 @@ void Engine::on_root_message(std::span<const std::byte> message) {
     if (stopped_) return;
     start_response(std::move(response));
   }
-  if (decoded->stop) stop(*decoded->stop);
+  if (!decoded->stop) return;
+  if (decoded->stop->kind != ErrorKind::shutdown) return stop(*decoded->stop);
+  ending_until_ = now + std::chrono::milliseconds(config_.shutdown_timeout_ms);
+  end(*decoded->stop);
 }
 
-// ---- from responses to runs
-// --------------------------------------------------------------------------
-
-void Engine::start_response(Response response) {
-  std::vector<Entry> entries;
-  entries.reserve(response.tensors.size());
-  for (const ResponseTensor& tensor : response.tensors) {
-    auto found = table_.find(tensor.name);
-    HORA_CHECK(found != table_.end(), "the coordinator answers what this rank has submitted");
-    timeline_.end(tensor.name);
-    entries.push_back(std::move(found->second));
-    table_.erase(found);
-  }
-  if (!response.error.empty()) {
-    for (Entry& entry : entries) {
-      finish_entry(entry, response, fail(response.error_kind, response.error));
-    }
-    return;
-  }
-  collectives_.fetch_add(1, std::memory_order_relaxed);
-  start_run(std::move(response), std::move(entries));
-}
-
-void Engine::start_run(Response response, std::vector<Entry> entries) {
-  auto run = std::make_unique<CollectiveRun>();
-  run->dtype = response.dtype;
-  run->op = response.op;
-  if (response.kind == Kind::allgather) {
-    if (!prepare_gather(*run, response, entries.front())) return;
-  } else {
-    const bool is_source =
-        response.kind != Kind::broadcast || response.root == session_.world.self.value;
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      const Submission& submission = entries[i].submission;
-      const std::uint64_t bytes =
-          response.kind == Kind::barrier
-              ? 0
-              : static_cast<std::uint64_t>(element_count(response.tensors[i].shape)) *
-                    size_of(response.dtype);
-      if (bytes == 0) continue;
-      run->pieces.push_back({is_source ? static_cast<const std::byte*>(submission.input) : nullptr,
-                             static_cast<std::byte*>(submission.output),
-                             align_piece(run->total_bytes), bytes});
-      run->total_bytes = run->pieces.back().start + bytes;
-    }
-    if (response.kind == Kind::allreduce) {
-      run->prescale = response.prescale;
-      run->finish.postscale = response.postscale;
-      if (response.op == ReduceOp::average) run->finish.divisor = session_.world.size();
-    }
-  }
-  const Selection::Choice choice =
-      selection_->choose(response.kind, response.dtype, run->total_bytes, response.root);
-  run->schedule = choice.schedule;
-  run->segment_bytes = choice.segment_bytes;
-  run->ticket = next_ticket_++;
-
-  for (const ResponseTensor& tensor : response.tensors) {
-    timeline_.begin(tensor.name, std::string(to_string(response.kind)));
-  }
-  const std::uint16_t lane = response.lane;
-  active_.emplace(run->ticket, ActiveRun{std::move(response), std::move(entries)});
-  executor_->enqueue(lane, std::move(run));
-}
-
-bool Engine::prepare_gather(CollectiveRun& run, const Response& response, Entry& entry) {
-  const ResponseTensor& tensor = response.tensors.front();
-  const std::int64_t row_elements = std::accumulate(tensor.shape.begin() + 1, tensor.shape.end(),
-                                                    std::int64_t{1}, std::multiplies<>{});
-  const std::uint64_t row_bytes =
-      static_cast<std::uint64_t>(row_elements) * size_of(response.dtype);
-  std::uint64_t output_bytes = 0;
-  std::int64_t rows = 0;
-  for (const std::int64_t dim : tensor.first_dims) {
-    run.contributions.push_back(static_cast<std::uint64_t>(dim) * row_bytes);
-    run.output_offsets.push_back(output_bytes);
-    run.total_bytes = std::max(run.total_bytes, run.contributions.back());
-    output_bytes += run.contributions.back();
-    rows += dim;
-  }
-  Buffer output = make_buffer(output_bytes);
-  if (!output && output_bytes > 0) {
-    stop(Error{ErrorKind::resource,
-               "rank " + std::to_string(session_.world.self.value) + " has no memory for the " +
-                   std::to_string(output_bytes) + " bytes of the allgather of '" + tensor.name +
-                   "'",
-               session_.world.self});
-    entry.completion->complete(fail(*stopped_));
-    return false;
-  }
-  std::vector<std::int64_t> shape = tensor.shape;
-  shape.front() = rows;
-  run.output = entry.completion->set_output(std::move(output), std::move(shape), tensor.first_dims);
-  const std::size_t self = index_of(session_.world.self);
-  run.pieces.push_back(
-      {static_cast<const std::byte*>(entry.submission.input), nullptr, 0, run.contributions[self]});
-  return true;
-}
-
-void Engine::finish_runs() {
-  for (const auto& run : executor_->take_finished()) {
-    auto found = active_.find(run->ticket);
-    HORA_CHECK(found != active_.end(), "a finished run was started here");
-    ActiveRun active = std::move(found->second);
-    active_.erase(found);
-    for (Entry& entry : active.entries) {
-      timeline_.end(entry.submission.request.name);
-      finish_entry(entry, active.response, {});
-    }
-  }
-  segments_.store(executor_->segments_finished(), std::memory_order_relaxed);
-}
-
-void Engine::finish_entry(Entry& entry, const Response&, Result<void> outcome) {
-  forget_name(entry.submission.request.name);
-  tensors_.fetch_add(1, std::memory_order_relaxed);
-  entry.completion->complete(std::move(outcome));
-}
-
-void Engine::forget_name(const std::string& name) {
-  const std::lock_guard lock(mail_mutex_);
-  in_flight_.erase(name);
-}
-
-// ---- the end
-// ---------------------------------------------------------------------------------------
-
-void Engine::watch_links(TimePoint now) {
-  if (stopped_) return;
-  if (executor_->failure()) return stop(*executor_->failure());
-  if (!suspicion_) {
-    for (const auto& link : session_.links) {
-      if (!link || !link->failure()) continue;
-      suspicion_ = link->failure();
-      suspicion_until_ = now + kEvidenceGrace;
-      break;
-    }
-  }
-  if (!suspicion_ || now < suspicion_until_) return;
-  Error error = *suspicion_;
-  error.message = "Hora lost " +
-                  (error.peer ? session_.world.describe(*error.peer) : std::string("a rank")) +
-                  ": " + error.message + what_is_running();
-  stop(std::move(error));
-}
-
-std::string Engine::what_is_running() const {
-  std::string text;
-  if (!executor_ || (!executor_->busy() && table_.empty())) return text;
-  const std::string segment = executor_->describe();
-  if (!active_.empty()) {
-    const ActiveRun& run = active_.begin()->second;
-    text = " (this rank was in " + std::string(to_string(run.response.kind)) + " of '" +
-           run.response.tensors.front().name + "'" +
-           (run.response.tensors.size() > 1
-                ? " and " + std::to_string(run.response.tensors.size() - 1) + " more"
-                : "") +
-           (segment.empty() ? "" : ", " + segment) + ")";
-  } else {
-    text = " (this rank was waiting for all ranks to submit '" + table_.begin()->first + "')";
-  }
-  return text;
-}
-
-void Engine::stop(Error error) {
-  if (stopped_) return;
-  stopped_ = error;
-  Mail mail;
-  std::shared_ptr<CompletionImpl> shutdown_done;
-  {
-    const std::lock_guard lock(mail_mutex_);
-    refuse_ = error;
-    std::swap(mail, inbox_);
-    mail_.store(false, std::memory_order_relaxed);
-    in_flight_.clear();
-    shutdown_done = shutdown_done_;
-  }
-  executor_.reset();  // First: from here on nobody writes into a caller's tensor.
-  for (auto& [name, entry] : table_)
-    entry.completion->complete(fail(error));
-  table_.clear();
-  for (auto& [ticket, run] : active_) {
-    for (Entry& entry : run.entries)
-      entry.completion->complete(fail(error));
-  }
-  active_.clear();
-  for (Entry& entry : mail.entries)
-    entry.completion->complete(fail(error));
-  if (shutdown_done && !shutdown_done->done()) shutdown_done->complete({});
-  for (const auto& transport : session_.transports)
-    transport->flush();
-}
-
-// ---- for the driver
-// --------------------------------------------------------------------------------
+// ---- for the driver -----------------------------------------------------------------------------
 
 bool Engine::busy() const {
   if (stopped_) return false;
-  return !table_.empty() || !active_.empty() || has_mail() || suspicion_.has_value() || !agreed_;
+  return !table_.empty() || !active_.empty() || has_mail() || suspicion_.has_value() ||
+         ending_.has_value() || !agreed_;
 }
 
 std::optional<TimePoint> Engine::next_deadline() const {
   if (stopped_) return std::nullopt;
-  std::optional<TimePoint> next = suspicion_ ? std::optional(suspicion_until_) : std::nullopt;
+  std::optional<TimePoint> next;
+  if (suspicion_) next = suspicion_until_;
+  if (ending_ && (!next || ending_until_ < *next)) next = ending_until_;
   if (coordinator_) {
     const auto coordinator = coordinator_->next_deadline();
     if (coordinator && (!next || *coordinator < *next)) next = coordinator;

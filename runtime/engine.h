@@ -17,6 +17,9 @@
 // gone, while the launcher knows how it ended; so an EOF waits a moment (kEvidenceGrace) for the
 // better word.
 //
+// An orderly end (a rank's shutdown) comes in the stream of responses, so all ranks have been given
+// the same ones before it: these are finished, everything else fails.
+//
 // Owner: the progress token, `post_*` excepted.
 #pragma once
 
@@ -59,7 +62,7 @@ class Engine {
   /// An orderly end of the job; the handle completes when all ranks have been told.
   Handle post_shutdown(const std::string& last_words);
   /// True if the inbox has something that a step has not taken.
-  [[nodiscard]] bool has_mail() const { return mail_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool has_mail() const { return mail_.load(std::memory_order_seq_cst); }
 
   // The progress token's holder.
 
@@ -100,7 +103,7 @@ class Engine {
   bool agree(std::span<const std::byte> message, Rank from);
   void start_agreement();
   void on_control(Rank from, std::span<const std::byte> message, TimePoint now);
-  void on_root_message(std::span<const std::byte> message);
+  void on_root_message(std::span<const std::byte> message, TimePoint now);
   void send_to_root(std::span<const std::byte> message, TimePoint now);
   void send_to_all(std::span<const std::byte> message);
   void start_response(Response response);
@@ -110,7 +113,9 @@ class Engine {
   void finish_entry(Entry& entry, const Response& response, Result<void> outcome);
   void forget_name(const std::string& name);
   void watch_links(TimePoint now);
+  void end(const Error& error);
   void stop(Error error);
+  [[nodiscard]] bool drained() const;
   [[nodiscard]] std::string what_is_running() const;
   [[nodiscard]] bool is_root() const { return session_.world.self == Rank(0); }
 
@@ -124,6 +129,7 @@ class Engine {
   std::unordered_set<std::string> in_flight_;  // Guarded by mail_mutex_.
   std::optional<Error> refuse_;                // Guarded by mail_mutex_: why nothing is accepted.
   std::shared_ptr<CompletionImpl> shutdown_done_;  // Guarded by mail_mutex_.
+  bool over_ = false;                              // Guarded by mail_mutex_: stopped.
   std::atomic<bool> mail_{false};
 
   std::unordered_map<std::string, Entry> table_;
@@ -142,6 +148,8 @@ class Engine {
 
   std::optional<Error> suspicion_;  // A link's account of a lost peer ...
   TimePoint suspicion_until_{};     // ... and how long it waits for a better one.
+  std::optional<Error> ending_;     // The job ends in order: what was answered is finished first,
+  TimePoint ending_until_{};        // but not for longer than this.
   std::optional<Error> stopped_;
 
   std::atomic<std::uint64_t> collectives_{0}, tensors_{0}, bytes_out_{0}, bytes_in_{0}, sleeps_{0};

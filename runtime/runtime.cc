@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <optional>
+#include <thread>
 
 #include <unistd.h>
 
@@ -16,6 +17,9 @@
 namespace hora {
 
 namespace {
+
+/// Events of the timeline that may wait for the disk.
+constexpr std::size_t kTimelineQueue = 1 << 16;
 
 /// The most tags any template uses: a ring's two passes.
 std::uint16_t tags_for(int size) {
@@ -121,6 +125,8 @@ class RuntimeImpl final : public Runtime {
 
   void shutdown(const std::string& last_words) override {
     if (forked_ || !progress_) return;
+    // The launcher first: when the others fail for our sake, it must know whose failure it is.
+    if (!last_words.empty()) control_->report(last_words);
     const Handle told = engine_->post_shutdown(last_words);
     if (!told->done()) {
       progress_->on_posted(true);
@@ -131,7 +137,10 @@ class RuntimeImpl final : public Runtime {
     if (!left_.exchange(true)) control_->leave();
   }
 
-  void on_fork_child() override { forked_ = true; }
+  void on_fork_child() override {
+    forked_ = true;
+    timeline_.on_fork_child();
+  }
 
   [[nodiscard]] RuntimeStats stats() const override { return engine_->stats(); }
 
@@ -153,16 +162,20 @@ class RuntimeImpl final : public Runtime {
     const World& world = control_->world();
     auto layout = make_layout(config_, world.size(), arena_->bytes());
     if (!layout) return fail(layout.error());
-    auto session = build_session(world, listeners, *arena_, *wait_point_,
-                                 {config_, placement_, *layout, deadline,
-                                  [this] { return lost_early(); }});
+    auto session =
+        build_session(world, listeners, *arena_, *wait_point_,
+                      {config_, placement_, *layout, deadline, [this] { return lost_early(); }});
     if (!session) return fail(session.error());
     session_ = std::move(*session);
     log_ =
         Log(log_level_from(config_.log_level), "rank " + std::to_string(world.self.value) +
                                                    " epoch " + std::to_string(world.epoch.value));
-    timeline_.emplace(config_.timeline, world.self);
-    engine_ = std::make_unique<Engine>(config_, *session_, *arena_, log_, *timeline_);
+    if (!config_.timeline.empty()) {
+      auto timeline = Timeline::open(timeline_path(config_.timeline, world.self), kTimelineQueue);
+      if (!timeline) return fail(timeline.error());
+      timeline_ = std::move(*timeline);
+    }
+    engine_ = std::make_unique<Engine>(config_, *session_, *arena_, log_, timeline_);
     {
       const std::lock_guard lock(early_mutex_);
       for (ControlEvent& event : early_events_)
@@ -176,10 +189,17 @@ class RuntimeImpl final : public Runtime {
         control_->watch(Rank(static_cast<std::int32_t>(rank)), std::move(witness));
       }
     }
-    progress_ = std::make_unique<Progress>(*engine_, *wait_point_, config_.engine_thread);
-    const bool met = progress_->drive_start(
-        [this] { return engine_->agreed() || engine_->stopped().has_value(); }, deadline);
-    if (engine_->stopped()) return fail(*engine_->stopped());
+    const bool crowded =
+        placement_.local_size > static_cast<int>(std::thread::hardware_concurrency());
+    progress_ = std::make_unique<Progress>(*engine_, *wait_point_,
+                                           ProgressOptions{config_.engine_thread, crowded});
+    std::optional<Error> stopped;
+    const auto ready = [this, &stopped] {
+      stopped = engine_->stopped();
+      return engine_->agreed() || stopped;
+    };
+    const bool met = progress_->drive_start(ready, deadline);
+    if (stopped) return fail(*stopped);
     if (!met) {
       return fail(ErrorKind::timeout, "not all ranks built their session within " +
                                           std::to_string(config_.start_timeout_ms) +
@@ -188,16 +208,18 @@ class RuntimeImpl final : public Runtime {
     return {};
   }
 
-  /// What makes building the session pointless, if anything.
+  /// Why the session can't be built any more: a member died while it was.
   std::optional<Error> lost_early() {
     const std::lock_guard lock(early_mutex_);
     for (const ControlEvent& event : early_events_) {
-      if (event.kind == ControlEvent::Kind::job_ended) {
-        return Error{ErrorKind::shutdown, "the job has ended: " + event.text, std::nullopt};
-      }
-      if (event.kind == ControlEvent::Kind::peer_lost && event.peer) {
-        return Error{ErrorKind::peer_lost,
-                     control_->world().describe(*event.peer) + ": " + event.text, event.peer};
+      if (event.kind == ControlEvent::Kind::peer_lost ||
+          event.kind == ControlEvent::Kind::job_ended) {
+        return Error{
+            ErrorKind::peer_lost,
+            "Hora lost " +
+                (event.peer ? control_->world().describe(*event.peer) : std::string("the job")) +
+                " while the session was built: " + event.text,
+            event.peer};
       }
     }
     return std::nullopt;
@@ -244,7 +266,7 @@ class RuntimeImpl final : public Runtime {
   std::unique_ptr<WaitPoint> wait_point_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<Session> session_;
-  std::optional<Timeline> timeline_;
+  Timeline timeline_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Progress> progress_;
 

@@ -1,7 +1,7 @@
 // The algorithms: one file each, one pure function each, one row in the registry.
 //
-// `me` and `size` are indices in the group. All functions return the template of one segment (schedule.h);
-// calling one costs some microseconds and the runtime keeps the result.
+// `me` and `size` are indices in the group. All functions return the template of one segment
+// (schedule.h); calling one costs some microseconds and the runtime keeps the result.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,24 @@
 
 namespace hora {
 
-/// All-reduce in one exchange: everybody publishes its whole segment, everybody merges all of them in rank
-/// order. Best for messages so small that a second hop costs more than merging everything everywhere.
+/// All-reduce in one exchange: everybody publishes its whole segment, everybody merges all of them
+/// in rank order. Best for messages so small that a second hop costs more than merging everything
+/// everywhere.
 Schedule make_exchange(int size, int me);
 
-/// All-reduce in two exchanges: rank c merges chunk c of all ranks at once (reduce-scatter), then everybody
-/// collects the chunks (all-gather). One rounding. The workhorse on one host.
+/// All-reduce in two exchanges: rank c merges chunk c of all ranks at once (reduce-scatter), then
+/// everybody collects the chunks (all-gather). One rounding. The workhorse on one host.
 Schedule make_direct(int size, int me);
 
-/// Ring all-reduce, 2(size-1) hops, each moves one chunk to the next rank; bandwidth-optimal on a network.
-/// Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.
+/// Ring all-reduce, 2(size-1) hops, each moves one chunk to the next rank; bandwidth-optimal on a
+/// network. Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+/// workstations", 2009.
 Schedule make_ring(int size, int me);
 
-/// Recursive doubling all-reduce: floor(log2 size) exchanges of the whole segment with partners at distance
-/// 1, 2, 4, ...; adjacent ranks fold first (and unfold last) when size is no power of two. Partial sums stay in rank order.
-/// Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005.
+/// Recursive doubling all-reduce: floor(log2 size) exchanges of the whole segment with partners at
+/// distance 1, 2, 4, ...; adjacent ranks fold first, and unfold last, when size is no power of two.
+/// Partial sums stay in rank order. Thakur, Rabenseifner, Gropp, "Optimization of collective
+/// communication operations in MPICH", 2005.
 Schedule make_doubling(int size, int me);
 
 /// Broadcast along a binomial tree from `root`: floor(log2 size) hops.
@@ -35,7 +38,8 @@ Schedule make_tree_broadcast(int size, int me, int root);
 /// Broadcast in one hop: the root publishes, everybody reads. Best where memory is shared.
 Schedule make_flat_broadcast(int size, int me, int root);
 
-/// All-gather(v) in one exchange. Chunk c is rank c's contribution to the segment, of any length or empty.
+/// All-gather(v) in one exchange. Chunk c is rank c's contribution to the segment, of any length or
+/// empty.
 Schedule make_direct_allgather(int size, int me);
 
 /// All-gather(v) along a ring, size-1 hops.
@@ -43,12 +47,14 @@ Schedule make_ring_allgather(int size, int me);
 
 enum class Collective : std::uint8_t { allreduce, allgather, broadcast, barrier };
 
-/// One row per algorithm: the generic tests, the benchmark and `HORA_ALGORITHM` iterate over the rows.
+/// One row per algorithm: the generic tests, the benchmark and `HORA_ALGORITHM` iterate over the
+/// rows.
 struct AlgorithmRow {
   std::string_view name;
   Collective collective;
   std::string_view description;
-  bool rounds_once;  ///< 16-bit sums are rounded once, at the end: only such algorithms take 16-bit tensors.
+  bool rounds_once;  ///< 16-bit sums are rounded once, at the end: only such algorithms take 16-bit
+                     ///< tensors.
   Schedule (*make)(int size, int me, int root);
 };
 

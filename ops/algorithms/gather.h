@@ -1,4 +1,7 @@
 // The two ways to all-gather, as the last phase of a template. See gather.cc.
+//
+// Internal to ops/algorithms: the all-gathers end with them, and so do the direct and the ring
+// all-reduce, whose first phase leaves one finished chunk on each rank.
 #pragma once
 
 #include <cstdint>

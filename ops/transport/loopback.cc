@@ -332,6 +332,8 @@ class LoopbackTransport final : public Transport {
       link->flush();
   }
 
+  [[nodiscard]] bool drained() const override { return true; }
+
  private:
   std::shared_ptr<Hub> hub_;
   Rank self_;

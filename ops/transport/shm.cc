@@ -165,6 +165,8 @@ class ShmLink final : public Link {
 
   [[nodiscard]] const std::optional<Error>& failure() const override { return failure_; }
 
+  [[nodiscard]] bool drained() const { return backlog_.empty(); }
+
   /// Moves control bytes both ways. True if any moved.
   bool progress() {
     const bool pushed = push_backlog();
@@ -175,8 +177,8 @@ class ShmLink final : public Link {
     if (!data_dirty_ && !control_dirty_ && !count_dirty_) return;
     DoorbellWords& bell = arena_->doorbell();
     if (data_dirty_ || control_dirty_) {
-      // The root's answer wakes at once. A request to the root is one ring: the root knows how many it
-      // waits for.
+      // The root's answer wakes at once. A request to the root is one ring: the root knows how many
+      // it waits for.
       ring(bell, eventfd_.get(), control_dirty_ && own_.self == Rank(0));
     } else {
       std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -282,6 +284,11 @@ class ShmTransportImpl final : public ShmTransport {
   void flush() override {
     for (ShmLink* link : links_)
       link->flush();
+  }
+
+  [[nodiscard]] bool drained() const override {
+    return std::all_of(links_.begin(), links_.end(),
+                       [](const ShmLink* link) { return link->drained(); });
   }
 
   void set_fault_at_publish(std::uint64_t sends) override { own_.publishes_left = sends; }

@@ -46,7 +46,7 @@ namespace hora {
 namespace {
 
 constexpr std::size_t kStagingBytes = std::size_t{64} << 10;
-constexpr std::size_t kStagingAfterBulk = std::size_t{4} << 10;
+constexpr std::size_t kStagingAfterBulk = sizeof(Line);
 /// What one link may move in one step, so that the others have their turn.
 constexpr std::size_t kStepBytes = std::size_t{1} << 20;
 
@@ -139,14 +139,20 @@ class TcpLink final : public Link {
 
   [[nodiscard]] const std::optional<Error>& failure() const override { return failure_; }
 
+  [[nodiscard]] bool drained() const { return failure_ || outbox_.waiting() == 0; }
+
   void open(const std::string& congestion);
   void on_events(std::uint32_t events);
   bool receive();
   bool transmit();
+  /// transmit(); if its budget was too small, a new event, so that nobody sleeps over the rest.
+  void flush();
 
  private:
   [[nodiscard]] bool in_payload() const { return payload_left_ > 0; }
   [[nodiscard]] std::size_t staged() const { return staged_end_ - staged_begin_; }
+  /// EPOLL_CTL_ADD, or EPOLL_CTL_MOD: then what is ready already counts as news again.
+  void watch(int operation);
   ssize_t receive_some(std::size_t& asked);
   void on_received(std::size_t bytes);
   void parse_staging();
@@ -189,10 +195,14 @@ void TcpLink::open(const std::string& congestion) {
     ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, congestion.data(),
                  static_cast<socklen_t>(congestion.size()));
   }
+  watch(EPOLL_CTL_ADD);
+}
+
+void TcpLink::watch(int operation) {
   epoll_event event{};
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
   event.data.ptr = this;
-  if (::epoll_ctl(shared_.epoll.get(), EPOLL_CTL_ADD, socket, &event) < 0) {
+  if (::epoll_ctl(shared_.epoll.get(), operation, socket_.get(), &event) < 0) {
     break_link(ErrorKind::system, fail_errno("cannot be watched").value().message);
   }
 }
@@ -350,6 +360,11 @@ bool TcpLink::transmit() {
   return moved > 0;
 }
 
+void TcpLink::flush() {
+  if (!transmit() || !may_write_ || outbox_.waiting() == 0 || failure_) return;
+  watch(EPOLL_CTL_MOD);
+}
+
 void TcpLink::on_end(int error) {
   std::string when;
   if (in_payload() || staged() > 0 || inbox_.mid_message()) {
@@ -404,7 +419,12 @@ class TcpTransportImpl final : public TcpTransport {
 
   void flush() override {
     for (TcpLink* link : shared_.links)
-      link->transmit();
+      link->flush();
+  }
+
+  [[nodiscard]] bool drained() const override {
+    return std::all_of(shared_.links.begin(), shared_.links.end(),
+                       [](const TcpLink* link) { return link->drained(); });
   }
 
   [[nodiscard]] TcpCounters counters() const override { return shared_.counters; }

@@ -88,6 +88,8 @@ class Transport {
   virtual bool progress() = 0;
   /// Wakes the peers that were sent something since the last flush and that sleep.
   virtual void flush() = 0;
+  /// Everything sent has left this process (or lies where peers can read it).
+  [[nodiscard]] virtual bool drained() const = 0;
 };
 
 }  // namespace hora

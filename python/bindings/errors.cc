@@ -1,3 +1,6 @@
+// An exception of Python is a class that is looked up and an instance with attributes. The class is
+// written in Python (hora/exceptions.py), where users read it, and is found when it is needed: only
+// an error pays for that, and no static object holds it.
 #include "python/bindings/errors.h"
 
 #include <pybind11/pybind11.h>
@@ -10,7 +13,6 @@ void raise_error(const Error& error) {
   if (error.kind == ErrorKind::invalid_argument || error.kind == ErrorKind::duplicate_name) {
     throw py::value_error(error.message);
   }
-  // The class is written in Python; an error may take the microsecond that the look-up costs.
   py::object type = py::module_::import("hora.exceptions").attr("HoraInternalError");
   py::object exception = type(error.message);
   exception.attr("kind") = to_string(error.kind);

@@ -52,8 +52,11 @@ def test_extension_exports_its_entry_point_only(installed: dict[str, Path]) -> N
 
 
 @pytest.mark.parametrize("name", [r"hora/_core\.[\w-]+\.so", r"hora/bin/horarun"])
-def test_binaries_need_system_libraries_only(installed: dict[str, Path], name: str) -> None:
-    needed = needed_libraries(file_named(installed, name))
+def test_binaries_need_system_libraries_and_bundled_ones(
+    installed: dict[str, Path], name: str
+) -> None:
+    bundled = {Path(file).name for file in installed if file.startswith("hora/lib/")}
+    needed = needed_libraries(file_named(installed, name)) - bundled
     assert {library for library in needed if not SYSTEM_LIBRARIES.fullmatch(library)} == set()
 
 
@@ -63,11 +66,14 @@ def test_wheel_passes_auditwheel(installed: dict[str, Path], tmp_path: Path) -> 
         pytest.skip("auditwheel is not installed")
     tags = re.findall(r"^Tag: (\S+)", file_named(installed, r"hora-.*/WHEEL").read_text(), re.M)
     version = importlib.metadata.version("hora")
+    packed = {n: p for n, p in installed.items() if n.startswith("hora") and ".pyc" not in n}
     wheel = tmp_path / f"hora-{version}-{tags[0]}.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        for name, path in installed.items():
-            if name.startswith(("hora/", "hora-")) and not name.endswith(".pyc"):
+        for name, path in packed.items():
+            if not name.endswith("/RECORD"):
                 archive.write(path, name)
+        # Installing added files outside of the wheel's own folders, such as bin/horarun.
+        archive.writestr(f"hora-{version}.dist-info/RECORD", "".join(f"{n},,\n" for n in packed))
     report = " ".join(output_of(auditwheel, "show", wheel).split())
     assert re.search(r'following platform tag: "manylinux_2_\d+_\w+"', report), report
 

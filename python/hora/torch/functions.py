@@ -69,7 +69,7 @@ class _Pickler(pickle.Pickler):
         """Return the number that stands for `obj`, or None to pickle it."""
         if not isinstance(obj, torch.Tensor) or obj.layout is not torch.strided:
             return None
-        if obj.dtype not in DTYPES or obj.device.type != "cpu":
+        if obj.dtype not in DTYPES or not obj.is_cpu:
             return None
         if id(obj) not in self._numbers:
             self._numbers[id(obj)] = len(self.tensors)

@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import warnings
 import weakref
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -31,7 +30,9 @@ from hora import _calls, _context
 from hora._calls import Adasum, Average, synchronize
 from hora.process_sets import ProcessSet, global_process_set, require_global
 from hora.torch.compression import Compression
+from hora.torch.gradient_hooks import hook_gradient
 from hora.torch.ops import allreduce_async_
+from hora.torch.optimizer_arguments import check_groups, check_passes, checked_names
 
 __all__ = ["DistributedOptimizer"]
 
@@ -183,7 +184,7 @@ class _Distributed(_Base):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Accumulate `passes` backward passes locally from now on, before gradients are reduced."""
-        _check_passes(passes)
+        check_passes(passes)
         self.backward_passes_per_step = passes
         for parameter in self._allreduce_delay:
             self._allreduce_delay[parameter] = passes
@@ -231,7 +232,7 @@ class _Distributed(_Base):
                 warnings.warn(
                     "optimizer.step() called without optimizer.skip_synchronize() context after "
                     "optimizer.synchronize(). The gradients are reduced already and are not "
-                    "reduced again; say so with `with optimizer.skip_synchronize(): optimizer.step()`.",
+                    "reduced again; say so with `with optimizer.skip_synchronize():`.",
                     stacklevel=2,
                 )
             else:
@@ -272,88 +273,14 @@ class _Distributed(_Base):
 
 
 def _hook(parameter: torch.Tensor, owner: weakref.ref[_Distributed]) -> Any:
-    """Call the owner's `_on_gradient` whenever a gradient of `parameter` has been accumulated.
+    """Tell `owner` of gradients, but do not keep it alive: a dropped optimizer reduces nothing."""
 
-    The hook does not keep the optimizer alive: one that is dropped reduces nothing any more.
-    """
-
-    def on_gradient(_: Any) -> None:
+    def on_gradient(parameter: torch.Tensor) -> None:
         optimizer = owner()
         if optimizer is not None:
             optimizer._on_gradient(parameter)
 
-    register: Any = getattr(parameter, "register_post_accumulate_grad_hook", None)
-    if register is not None:
-        return register(on_gradient)
-    # torch 2.0: hook the node that accumulates, found behind a view of the parameter.
-    with torch.enable_grad():
-        view: Any = parameter.expand_as(parameter)
-    accumulate = view.grad_fn.next_functions[0][0]
-    return _NodeHook(accumulate, accumulate.register_hook(lambda *_: on_gradient(parameter)))
-
-
-class _NodeHook:
-    """A hook on an autograd node, which lives only as long as somebody holds it."""
-
-    def __init__(self, node: Any, handle: Any) -> None:
-        self._node = node
-        self._handle = handle
-
-    def remove(self) -> None:
-        """Remove the hook."""
-        self._handle.remove()
-
-
-def _check_passes(passes: int) -> None:
-    if passes <= 0:
-        raise ValueError("backward_passes_per_step must be > 0")
-
-
-def _checked_names(
-    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
-) -> dict[torch.Tensor, str]:
-    """Return the names of the parameters; empty if there are none."""
-    named = list(named_parameters) if named_parameters is not None else []
-    if not all(isinstance(entry, tuple) for entry in named):
-        raise ValueError(
-            "named_parameters should be a sequence of tuples (name, parameter), usually "
-            "produced by model.named_parameters()."
-        )
-    counts = Counter(name for name, _ in named)
-    duplicates = [name for name, count in counts.items() if count > 1]
-    if duplicates:
-        raise ValueError(
-            "Parameter names in named_parameters must be unique. Found duplicates: "
-            + ", ".join(duplicates)
-        )
-    names = {parameter: name for name, parameter in named}
-    unnamed = [p for group in optimizer.param_groups for p in group["params"] if p not in names]
-    if named and unnamed:
-        raise ValueError(
-            "named_parameters was specified, but one or more model parameters were not named. "
-            f"Python object ids: {', '.join(str(id(p)) for p in unnamed)}"
-        )
-    return names
-
-
-def _check_groups(num_groups: int, groups: Any) -> None:
-    if num_groups != 0:
-        warnings.warn(
-            "Parameter num_groups is deprecated; use groups instead.",
-            DeprecationWarning,
-            stacklevel=3,
-        )
-    if groups is None or (isinstance(groups, int) and groups >= 0):
-        return
-    if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
-        raise ValueError(
-            "groups should be a non-negative integer or a list of list of torch.Tensor."
-        )
-    members = [member for group in groups for member in group]
-    if not all(isinstance(member, torch.Tensor) for member in members):
-        raise ValueError("groups must consist of torch.Tensor.")
-    if len({id(member) for member in members}) != len(members):
-        raise ValueError("A parameter can only appear once in groups.")
+    return hook_gradient(parameter, on_gradient)
 
 
 def DistributedOptimizer(  # noqa: N802
@@ -407,20 +334,20 @@ def DistributedOptimizer(  # noqa: N802
         raise ValueError("This optimizer is the result of DistributedOptimizer already.")
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
-    _check_passes(backward_passes_per_step)
-    _check_groups(num_groups, groups)
+    check_passes(backward_passes_per_step)
+    check_groups(num_groups, groups)
     if op == Adasum:
         raise NotImplementedError(
             "Adasum is not supported by this version of Hora; "
             "use Average, Sum, Min, Max or Product."
         )
-    names = _checked_names(optimizer, named_parameters)
+    names = checked_names(optimizer, named_parameters)
     kind = type(optimizer)
     result: Any = object.__new__(
         type(kind.__name__, (_Distributed, kind), {"__module__": __name__})
     )
-    # A scheduler may have wrapped the plain optimizer's step; ours must not be hidden by that.
-    optimizer.__dict__.pop("step", None)
+    # A learning rate schedule has put its own wrapper of the plain step into the attributes.
+    scheduled = optimizer.__dict__.pop("step", None) is not None
     result.__dict__ = optimizer.__dict__
     result._set_up(
         names,
@@ -430,4 +357,6 @@ def DistributedOptimizer(  # noqa: N802
         gradient_predivide_factor,
         sparse_as_dense,
     )
+    if scheduled:
+        optimizer.__dict__["step"] = result.step
     return result

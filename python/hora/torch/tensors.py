@@ -35,7 +35,7 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
         not isinstance(tensor, torch.Tensor)
         or tensor.dtype not in DTYPES
         or tensor.layout is not torch.strided
-        or tensor.device.type != "cpu"
+        or not tensor.is_cpu
     ):
         _refuse(tensor)
     if tensor.is_contiguous() and not tensor.is_neg() and _aligned(tensor):

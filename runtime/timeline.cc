@@ -1,0 +1,307 @@
+#include "runtime/timeline.h"
+
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "runtime/base/fd.h"
+
+namespace hora {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr Duration kWriteEvery = 50ms;
+
+struct Event {
+  char phase = 'B';
+  TimePoint at;
+  std::string tensor;
+  std::string name;
+  std::string args;  // JSON, or empty
+};
+
+/// Any bytes as the inside of a JSON string.
+std::string json_text(std::string_view bytes) {
+  std::string text;
+  for (const char c : printable(bytes)) {
+    if (c == '"' || c == '\\') text += '\\';
+    text += c;
+  }
+  return text;
+}
+
+/// Writes all of it or says why not.
+int write_at(int fd, std::string_view text, std::size_t offset) {
+  while (!text.empty()) {
+    const ssize_t wrote = ::pwrite(fd, text.data(), text.size(), static_cast<off_t>(offset));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return wrote < 0 ? errno : EIO;
+    text.remove_prefix(static_cast<std::size_t>(wrote));
+    offset += static_cast<std::size_t>(wrote);
+  }
+  return 0;
+}
+
+/// The file: a JSON array that is complete between any two writes.
+class TraceFile {
+ public:
+  explicit TraceFile(Fd fd) : fd_(std::move(fd)) {}
+
+  int start() { return write_at(fd_.get(), "[\n]\n", 0); }
+
+  /// Adds an event. It may stay in memory until `sync`.
+  void add(const std::string& json) {
+    const std::size_t bytes = json.size() + 2;  // with ",\n"
+    const std::size_t end = bracket_ + pending_.size() + bytes + kClose.size();
+    if (!pending_.empty() && (end - 1) / kPage != bracket_ / kPage) sync();
+    if (events_++ > 0) pending_ += ",\n";
+    pending_ += json;
+  }
+
+  /// What is pending replaces the closing bracket, in one write.
+  void sync() {
+    if (pending_.empty() || failed_) return pending_.clear();
+    const std::size_t bytes = pending_.size();
+    pending_ += kClose;
+    if (write_at(fd_.get(), pending_, bracket_) == 0) {
+      bracket_ += bytes;
+    } else {  // a full disk: leave what was there, complete
+      failed_ = true;
+      (void)!::ftruncate(fd_.get(), static_cast<off_t>(bracket_));
+      (void)write_at(fd_.get(), kClose, bracket_);
+    }
+    pending_.clear();
+  }
+
+ private:
+  static constexpr std::string_view kClose = "\n]\n";
+
+  Fd fd_;
+  std::size_t bracket_ =
+      2;  // offset of what closes the array: after "[\n", at first the "]" itself
+  std::uint64_t events_ = 0;
+  std::string pending_;
+  bool failed_ = false;
+};
+
+}  // namespace
+
+std::string_view negotiate_phase(Kind kind) {
+  switch (kind) {
+    case Kind::allreduce:
+      return "NEGOTIATE_ALLREDUCE";
+    case Kind::allgather:
+      return "NEGOTIATE_ALLGATHER";
+    case Kind::broadcast:
+      return "NEGOTIATE_BROADCAST";
+    case Kind::barrier:
+      return "NEGOTIATE_BARRIER";
+  }
+  return "NEGOTIATE";
+}
+
+std::string timeline_path(const std::string& pattern, Rank rank) {
+  std::string path = pattern;
+  const std::string number = std::to_string(rank.value);
+  for (std::size_t at = 0; (at = path.find("%r", at)) != std::string::npos; at += number.size()) {
+    path.replace(at, 2, number);
+  }
+  return path;
+}
+
+/// The queue and the thread. The mutex guards the queue; the file belongs to the thread.
+class Timeline::Writer {
+ public:
+  Writer(TraceFile file, std::size_t limit) : file_(std::move(file)), limit_(limit) {
+    // Signals are for the threads of the application.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { run(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  ~Writer() {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void push(Event event) {
+    bool first = false;
+    {
+      const std::lock_guard lock(mutex_);
+      if (queue_.size() >= limit_) {
+        ++dropped_;
+        return;
+      }
+      queue_.push_back(std::move(event));
+      ++added_;
+      first = queue_.size() == 1;
+    }
+    // Later ones need not wake anybody: the thread is on its way, and batches.
+    if (first) changed_.notify_all();
+  }
+
+  bool flush(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    const std::uint64_t target = added_;
+    hurry_ = true;
+    changed_.notify_all();
+    return changed_.wait_until(lock, deadline.at, [&] { return written_ >= target; });
+  }
+
+  std::uint64_t dropped() {
+    const std::lock_guard lock(mutex_);
+    return dropped_;
+  }
+
+ private:
+  void run() {
+    write_start();
+    std::vector<Event> batch;
+    for (bool closing = false; !closing;) {
+      std::uint64_t dropped = 0;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return closing_ || hurry_ || !queue_.empty(); });
+        changed_.wait_for(lock, kWriteEvery, [&] { return closing_ || hurry_; });
+        hurry_ = false;
+        closing = closing_;
+        batch.swap(queue_);
+        dropped = dropped_ - dropped_reported_;
+        dropped_reported_ = dropped_;
+      }
+      for (const Event& event : batch)
+        write(event);
+      if (dropped > 0) write_dropped(dropped);
+      file_.sync();
+      const std::size_t wrote = batch.size();
+      batch.clear();
+      {
+        const std::lock_guard lock(mutex_);
+        written_ += wrote;
+      }
+      changed_.notify_all();
+    }
+  }
+
+  std::uint64_t micros(TimePoint at) const {
+    const auto since = std::chrono::duration_cast<std::chrono::microseconds>(at - start_).count();
+    return since < 0 ? 0 : static_cast<std::uint64_t>(since);
+  }
+
+  void write_start() {
+    const auto epoch = std::chrono::system_clock::now().time_since_epoch();
+    const auto now = std::chrono::duration_cast<std::chrono::microseconds>(epoch).count();
+    file_.add(R"({"name":"process_name","ph":"M","pid":0,"args":{"name":"hora",)"
+              R"("start_time_since_epoch_in_micros":)" +
+              std::to_string(now) + "}}");
+    file_.sync();
+  }
+
+  void write_dropped(std::uint64_t count) {
+    file_.add(R"({"name":"DROPPED_EVENTS","ph":"i","s":"g","pid":0,"ts":)" +
+              std::to_string(micros(steady_now())) + R"(,"args":{"count":)" +
+              std::to_string(count) + "}}");
+  }
+
+  /// The "process" of a tensor; introduces it at first sight.
+  std::uint64_t process_of(const std::string& tensor) {
+    const auto [found, fresh] = processes_.try_emplace(tensor, processes_.size() + 1);
+    if (fresh) {
+      const std::string pid = std::to_string(found->second);
+      file_.add(R"({"name":"process_name","ph":"M","pid":)" + pid + R"(,"args":{"name":")" +
+                json_text(tensor) + "\"}}");
+      file_.add(R"({"name":"process_sort_index","ph":"M","pid":)" + pid +
+                R"(,"args":{"sort_index":)" + pid + "}}");
+    }
+    return found->second;
+  }
+
+  void write(const Event& event) {
+    std::string json = R"({"ph":")";
+    json += event.phase;
+    json += R"(","ts":)" + std::to_string(micros(event.at));
+    json += R"(,"pid":)" + std::to_string(event.phase == 'i' ? 0 : process_of(event.tensor));
+    if (!event.name.empty()) json += R"(,"name":")" + json_text(event.name) + "\"";
+    if (event.phase == 'X') json += R"(,"dur":0)";
+    if (event.phase == 'i') json += R"(,"s":"g")";
+    if (!event.args.empty()) json += R"(,"args":)" + event.args;
+    file_.add(json + "}");
+  }
+
+  TraceFile file_;
+  const std::size_t limit_;
+  const TimePoint start_ = steady_now();
+  std::unordered_map<std::string, std::uint64_t> processes_;  // the thread's
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Event> queue_;
+  std::uint64_t added_ = 0, written_ = 0, dropped_ = 0, dropped_reported_ = 0;
+  bool closing_ = false, hurry_ = false;
+  std::thread thread_;
+};
+
+Timeline::Timeline() = default;
+Timeline::Timeline(std::unique_ptr<Writer> writer) : writer_(std::move(writer)) {}
+Timeline::~Timeline() = default;
+Timeline::Timeline(Timeline&&) noexcept = default;
+Timeline& Timeline::operator=(Timeline&&) noexcept = default;
+
+Result<Timeline> Timeline::open(const std::string& path, std::size_t queue_limit) {
+  Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd.valid()) return fail_errno("timeline file '" + path + "'");
+  TraceFile file(std::move(fd));
+  if (const int reason = file.start(); reason != 0) {
+    errno = reason;
+    return fail_errno("timeline file '" + path + "'");
+  }
+  try {
+    return Timeline(std::make_unique<Writer>(std::move(file), queue_limit));
+  } catch (const std::system_error& error) {
+    return fail(ErrorKind::resource, std::string("timeline thread: ") + error.what());
+  }
+}
+
+void Timeline::add(char phase, std::string_view tensor, std::string_view name) {
+  writer_->push({phase, steady_now(), std::string(tensor), std::string(name), {}});
+}
+
+void Timeline::add_end(std::string_view tensor, DType dtype,
+                       const std::vector<std::int64_t>& shape) {
+  std::string args = R"({"dtype":")" + std::string(to_string(dtype)) + R"(","shape":")" +
+                     shape_text(shape) + "\"}";
+  writer_->push({'E', steady_now(), std::string(tensor), {}, std::move(args)});
+}
+
+bool Timeline::flush(Deadline deadline) {
+  return !on() || writer_->flush(deadline);
+}
+
+std::uint64_t Timeline::dropped() const {
+  return on() ? writer_->dropped() : 0;
+}
+
+void Timeline::on_fork_child() {
+  // The thread does not exist here, and the queue may be locked for ever: leave both where they
+  // are.
+  (void)writer_.release();
+}
+
+}  // namespace hora

@@ -1,0 +1,97 @@
+// The command line: Horovod's spellings, where the worker's command begins, and what mistakes say.
+//
+// A worker's own options, even those that horarun has too, must reach the worker untouched.
+#include "launcher/options.h"
+
+#include <catch2/catch.hpp>
+
+#include "runtime/base/config.h"
+
+namespace hora {
+namespace {
+
+using Catch::Matchers::Contains;
+using Words = std::vector<std::string>;
+
+RunOptions run_options(const Words& words) {
+  auto parsed = parse_options(words);
+  if (!parsed) FAIL(parsed.error().message);
+  return std::get<RunOptions>(*parsed);
+}
+
+std::string answer(const Words& words) {
+  return std::get<Answer>(*parse_options(words)).text;
+}
+
+std::string mistake(const Words& words) {
+  auto parsed = parse_options(words);
+  return parsed ? "no mistake" : parsed.error().message;
+}
+
+TEST_CASE("the number of processes has all of Horovod's spellings") {
+  for (const Words& words :
+       {Words{"-np", "4", "a"}, Words{"-np=4", "a"}, Words{"-n", "4", "a"}, Words{"-n4", "a"},
+        Words{"--num-proc", "4", "a"}, Words{"--num-proc=4", "a"}}) {
+    CAPTURE(words);
+    CHECK(run_options(words).num_proc == 4);
+    CHECK(run_options(words).command == Words{"a"});
+  }
+}
+
+TEST_CASE("everything from the first plain word on is the worker's") {
+  const RunOptions options =
+      run_options({"--verbose", "-np", "2", "python", "-np", "--help", "--", "-H", "--env"});
+  CHECK(options.command == Words{"python", "-np", "--help", "--", "-H", "--env"});
+  CHECK(options.verbose);
+}
+
+TEST_CASE("two dashes begin a command that looks like an option") {
+  CHECK(run_options({"-np", "2", "--", "-odd", "x"}).command == Words{"-odd", "x"});
+}
+
+TEST_CASE("every option arrives") {
+  const RunOptions options = run_options(
+      {"-np", "2", "-H", "localhost:2", "--env", "A=1", "--env=B=x=y", "--start-timeout", "1.5",
+       "--output-filename", "out", "-prefix-timestamp", "--quiet", "cmd"});
+  CHECK(options.hosts == "localhost:2");
+  CHECK(options.assignments ==
+        std::vector<std::pair<std::string, std::string>>{{"A", "1"}, {"B", "x=y"}});
+  CHECK(options.start_timeout_ms == 1500u);
+  CHECK(options.output_directory == "out");
+  CHECK(options.prefix_timestamp);
+  CHECK(options.quiet);
+  CHECK_FALSE(options.verbose);
+}
+
+TEST_CASE("help lists every option and every knob") {
+  const std::string help = answer({"--help"});
+  for (const char* option : {"-np", "--hosts", "--env", "--start-timeout", "--output-filename",
+                             "--prefix-output-with-timestamp", "--check-build"}) {
+    CHECK_THAT(help, Contains(option));
+  }
+  for (const Knob& knob : knobs())
+    CHECK_THAT(help, Contains(knob.name));
+}
+
+TEST_CASE("version and build are answers, with or without a job") {
+  CHECK_THAT(answer({"-v"}), Contains("horarun 0."));
+  CHECK_THAT(answer({"--check-build"}), Contains("[X] shared memory"));
+  CHECK(answer({"-cb"}) == answer({"--check-build"}));
+}
+
+TEST_CASE("mistakes say what was wrong") {
+  CHECK_THAT(mistake({"-np", "2"}), Contains("no command to run"));
+  CHECK_THAT(mistake({"-np", "2", "--"}), Contains("no command to run"));
+  CHECK_THAT(mistake({"-np", "two", "a"}), Contains("two"));
+  CHECK_THAT(mistake({"-np"}), Contains("--num-proc"));
+  CHECK_THAT(mistake({"--no-such-option", "-np", "2", "a"}), Contains("--no-such-option"));
+  CHECK_THAT(mistake({"-np", "2", "--env", "A", "a"}), Contains("'A' is not NAME=VALUE"));
+  CHECK_THAT(mistake({"-np", "2", "--env", "=1", "a"}), Contains("'=1' is not NAME=VALUE"));
+  for (const char* seconds : {"0", "-1", "nan", "86401", "x"}) {
+    CAPTURE(seconds);
+    CHECK_THAT(mistake({"-np", "2", "--start-timeout", seconds, "a"}), Contains("--start-timeout"));
+  }
+}
+
+}  // namespace
+}  // namespace hora

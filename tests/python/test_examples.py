@@ -1,0 +1,34 @@
+"""The examples do what they say, on any number of ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_digits_are_learnt(run_ranks: Callable[..., Any], size: int) -> None:
+    job = run_ranks(size, EXAMPLES / "torch_digits.py", "--require-accuracy", "97", timeout=120)
+    assert job.status == 0, job.output
+    accuracy = re.search(r"test accuracy ([\d.]+) %", job.output)
+    assert accuracy is not None
+    assert float(accuracy.group(1)) >= 97
+
+
+def test_a_missed_accuracy_is_a_failure(run_ranks: Callable[..., Any]) -> None:
+    job = run_ranks(
+        1, EXAMPLES / "torch_digits.py", "--epochs", "1", "--require-accuracy", "101", timeout=120
+    )
+    assert job.status == 1, job.output
+
+
+def test_numpy_allreduce(run_ranks: Callable[..., Any]) -> None:
+    job = run_ranks(3, EXAMPLES / "numpy_allreduce.py", timeout=60)
+    assert job.status == 0, job.output
+    assert job.output.count("all together [3. 3. 3. 3.]") == 3

@@ -1,0 +1,117 @@
+"""Collectives on NumPy arrays, in processes that never import torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hora.numpy as hvd
+
+DTYPES = ["uint8", "int8", "int16", "uint16", "int32", "int64"]
+DTYPES += ["float16", "float32", "float64", "bool"]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_numpy_collectives(
+    checked: Callable[..., list[Any]], check: Callable[[], Any], size: int
+) -> None:
+    """Run every check of this file."""
+    checked(check, size)
+
+
+def made(rank: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Return what `rank` sends: 0 or 1, and the rank in the first place."""
+    values = np.random.default_rng(rank).integers(0, 2, size=shape).astype(dtype)
+    if values.size:
+        values.flat[0] = rank
+    return values
+
+
+def check_allreduce_of_every_dtype() -> None:
+    hvd.init()
+    for dtype in DTYPES:
+        inputs = [made(r, (4, 9), dtype) for r in range(hvd.size())]
+        mine = inputs[hvd.rank()]
+        total = np.sum(inputs, axis=0).astype(dtype)
+        result = hvd.allreduce(mine, op=hvd.Sum, name=dtype)
+        assert result.dtype == dtype
+        np.testing.assert_array_equal(result, total)
+        np.testing.assert_array_equal(hvd.allreduce(mine, op=hvd.Min), np.min(inputs, axis=0))
+        np.testing.assert_array_equal(hvd.allreduce(mine, op=hvd.Max), np.max(inputs, axis=0))
+
+
+def check_any_layout_works() -> None:
+    inputs = [made(r, (6, 8), "float32") for r in range(hvd.size())]
+    total = np.sum(inputs, axis=0)
+    mine = inputs[hvd.rank()]
+    packed = np.zeros(6 * 8 * 4 + 1, np.uint8)
+    unaligned = packed[1:].view(np.float32).reshape(6, 8)
+    unaligned[...] = mine
+    wide = np.zeros((12, 16), np.float32)
+    wide[::2, ::2] = mine
+    for array in (np.asfortranarray(mine), unaligned, wide[::2, ::2], mine.tolist()):
+        np.testing.assert_array_equal(hvd.allreduce(array, op=hvd.Sum), total)
+    for array in (np.asfortranarray(mine), unaligned, wide[::2, ::2]):
+        assert hvd.allreduce_(array, op=hvd.Sum) is array
+        np.testing.assert_array_equal(array, total)
+    frozen = mine.copy()
+    frozen.flags.writeable = False
+    np.testing.assert_array_equal(hvd.allreduce(frozen, op=hvd.Sum), total)
+    with pytest.raises(ValueError, match="read-only"):
+        hvd.allreduce_(frozen)
+    with pytest.raises(ValueError, match="byte order"):
+        hvd.allreduce(mine.astype(">f4"))
+    with pytest.raises(ValueError, match="complex64 is not supported"):
+        hvd.allreduce(mine.astype(np.complex64))
+    assert hvd.allreduce(2.5).shape == ()
+    assert hvd.allreduce(2.5) == 2.5
+    assert hvd.allreduce(np.empty((0, 3))).shape == (0, 3)
+
+
+def check_allgather_and_broadcast() -> None:
+    for dtype in DTYPES:
+        inputs = [made(r, (r, 5), dtype) for r in range(hvd.size())]
+        result = hvd.allgather(inputs[hvd.rank()])
+        np.testing.assert_array_equal(result, np.concatenate(inputs))
+        assert result.flags.writeable
+        inputs = [made(r, (5, 2), dtype) for r in range(hvd.size())]
+        for root in range(hvd.size()):
+            np.testing.assert_array_equal(hvd.broadcast(inputs[hvd.rank()], root), inputs[root])
+    array = np.asfortranarray(inputs[hvd.rank()])
+    assert hvd.broadcast_(array, 0) is array
+    np.testing.assert_array_equal(array, inputs[0])
+
+
+def check_handles() -> None:
+    one = np.ones(3)
+    first = hvd.allreduce_async(one, op=hvd.Sum, name="h")
+    second = hvd.allgather_async(one, name="h")
+    third = hvd.broadcast_async_(one.copy(), 0, name="h")
+    fourth = hvd.allreduce_async_(one.copy(), op=hvd.Sum, name="h2")
+    np.testing.assert_array_equal(hvd.synchronize(fourth), one * hvd.size())
+    np.testing.assert_array_equal(hvd.synchronize(third), one)
+    assert hvd.synchronize(second).shape == (3 * hvd.size(),)
+    np.testing.assert_array_equal(hvd.synchronize(first), one * hvd.size())
+    with pytest.raises(ValueError, match="was not created or has been cleared"):
+        hvd.poll(first)
+
+
+def check_parameters_objects_and_compression() -> None:
+    params = {"b": np.full(3, hvd.rank()), "a": np.full((2, 2), hvd.rank() + 0.5)}
+    hvd.broadcast_parameters(params, root_rank=0)
+    assert (params["a"] == 0.5).all()
+    assert (params["b"] == 0).all()
+    assert hvd.broadcast_object([1, 2] if hvd.rank() == 0 else None) == [1, 2]
+    assert hvd.allgather_object({hvd.rank()}) == [{r} for r in range(hvd.size())]
+    result = hvd.allreduce(np.full(4, 0.5), compression=hvd.Compression.fp16)
+    assert result.dtype == np.float64
+    assert (result == 0.5).all()
+    hvd.barrier()
+
+
+def check_torch_is_not_imported() -> None:
+    assert "torch" not in sys.modules
