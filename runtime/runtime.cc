@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <optional>
+#include <thread>
 
 #include <unistd.h>
 
@@ -124,6 +125,8 @@ class RuntimeImpl final : public Runtime {
 
   void shutdown(const std::string& last_words) override {
     if (forked_ || !progress_) return;
+    // The launcher first: when the others fail for our sake, it must know whose failure it is.
+    if (!last_words.empty()) control_->report(last_words);
     const Handle told = engine_->post_shutdown(last_words);
     if (!told->done()) {
       progress_->on_posted(true);
@@ -186,7 +189,11 @@ class RuntimeImpl final : public Runtime {
         control_->watch(Rank(static_cast<std::int32_t>(rank)), std::move(witness));
       }
     }
-    progress_ = std::make_unique<Progress>(*engine_, *wait_point_, config_.engine_thread);
+    progress_ = std::make_unique<Progress>(
+        *engine_, *wait_point_,
+        ProgressOptions{
+            config_.engine_thread,
+            placement_.local_size > static_cast<int>(std::thread::hardware_concurrency())});
     const bool met = progress_->drive_start(
         [this] { return engine_->agreed() || engine_->stopped().has_value(); }, deadline);
     if (engine_->stopped()) return fail(*engine_->stopped());

@@ -145,8 +145,7 @@ class TcpLink final : public Link {
   void on_events(std::uint32_t events);
   bool receive();
   bool transmit();
-  /// transmit(), and if its budget was not enough, a new event, so that nobody sleeps over the
-  /// rest.
+  /// transmit(); if its budget was too small, a new event, so that nobody sleeps over the rest.
   void flush();
 
  private:
