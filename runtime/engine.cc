@@ -55,7 +55,7 @@ Engine::~Engine() {
   stop(Error{ErrorKind::shutdown, "Hora has been shut down on this rank.", std::nullopt});
 }
 
-// ---- any thread ----------------------------------------------------------------------------------
+// ---- any thread ---------------------------------------------------------------------------------
 
 Result<Handle> Engine::post(Submission submission) {
   auto completion = std::make_shared<CompletionImpl>();
@@ -106,7 +106,7 @@ Handle Engine::post_shutdown(const std::string& last_words) {
   return shutdown_done_;
 }
 
-// ---- the step ------------------------------------------------------------------------------------
+// ---- the step -----------------------------------------------------------------------------------
 
 bool Engine::step(TimePoint now) {
   bool happened = false;
@@ -181,7 +181,7 @@ void Engine::on_event(const ControlEvent& event, TimePoint) {
   stop(Error{ErrorKind::peer_lost, "Hora lost " + who + ": " + event.text + doing, event.peer});
 }
 
-// ---- control messages ----------------------------------------------------------------------------
+// ---- control messages ---------------------------------------------------------------------------
 
 void Engine::start_agreement() {
   all_share_ = session_.views_only();
@@ -316,7 +316,7 @@ void Engine::on_root_message(std::span<const std::byte> message, TimePoint now) 
   end(*decoded->stop);
 }
 
-// ---- for the driver ------------------------------------------------------------------------------
+// ---- for the driver -----------------------------------------------------------------------------
 
 bool Engine::busy() const {
   if (stopped_) return false;

@@ -1,8 +1,8 @@
 // The engine's middle: from a response to a run, from a finished run to its completions.
 //
-// A response names tensors that are ready everywhere. Their entries leave the tensor table, their bytes
-// become pieces of one run, and the run goes to its lane of the executor. The memory of an all-gather's result
-// is made here, because only the response says how much every rank brings.
+// A response names tensors that are ready everywhere. Their entries leave the tensor table, their
+// bytes become pieces of one run, and the run goes to its lane of the executor. The memory of an
+// all-gather's result is made here, because only the response says how much every rank brings.
 #include <algorithm>
 #include <numeric>
 #include <utility>

@@ -32,7 +32,8 @@ namespace hora {
 
 struct ProgressOptions {
   bool threaded = true;  ///< False: no engine thread, only callers drive.
-  /// The ranks of this host outnumber its cores: whoever spins keeps the one he waits for from running.
+  /// The ranks of this host outnumber its cores: whoever spins keeps the one he waits for from
+  /// running.
   bool crowded = false;
 };
 
