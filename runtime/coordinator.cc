@@ -378,8 +378,7 @@ std::uint32_t Coordinator::missing_ranks() const {
   int looked_at = 0;
   for (PendingId id = s.table.oldest(); id != kNoPending; id = s.table.at(id).newer) {
     if (++looked_at > kMostLookedAt) return 1;
-    const std::uint32_t missing =
-        static_cast<std::uint32_t>(s.options.size) - s.table.at(id).count;
+    const std::uint32_t missing = static_cast<std::uint32_t>(s.options.size) - s.table.at(id).count;
     fewest = fewest == 0 ? missing : std::min(fewest, missing);
   }
   return fewest;

@@ -17,8 +17,8 @@
 // gone, while the launcher knows how it ended; so an EOF waits a moment (kEvidenceGrace) for the
 // better word.
 //
-// An orderly end (a rank's shutdown) comes in the stream of responses, so all ranks have been given the same
-// ones before it: these are finished, everything else fails.
+// An orderly end (a rank's shutdown) comes in the stream of responses, so all ranks have been given
+// the same ones before it: these are finished, everything else fails.
 //
 // Owner: the progress token, `post_*` excepted.
 #pragma once

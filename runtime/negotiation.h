@@ -65,8 +65,8 @@ class WorkerNegotiator {
   void flush();
   /// This rank leaves the job in order: all others learn of it.
   void shutdown(const std::string& last_words);
-  /// The message to the root, or nothing if there is nothing new to say. Call until nothing: what is long is
-  /// spread over several messages.
+  /// The message to the root, or nothing if there is nothing new to say. Call until nothing: what
+  /// is long is spread over several messages.
   std::optional<std::vector<std::byte>> take_message();
   /// The root's next message: responses in stream order, to be run in this order. `stop`: see
   /// below.
@@ -101,8 +101,8 @@ class Coordinator {
                                                      std::span<const std::uint32_t> outstanding);
   /// When take_message may have something without new input (hold, stall check), or nothing.
   [[nodiscard]] std::optional<TimePoint> next_deadline() const;
-  /// The smallest number of ranks whose messages could make some waiting tensor ready; 0 if none waits. A
-  /// lower bound is allowed, more is not: the root sleeps until that many have rung.
+  /// The smallest number of ranks whose messages could make some waiting tensor ready; 0 if none
+  /// waits. A lower bound is allowed, more is not: the root sleeps until that many have rung.
   [[nodiscard]] std::uint32_t missing_ranks() const;
   /// For the timeline and tests: (name, ranks that have it) of every waiting tensor.
   [[nodiscard]] std::vector<std::pair<std::string, std::vector<Rank>>> waiting() const;

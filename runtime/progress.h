@@ -30,10 +30,16 @@
 
 namespace hora {
 
+struct ProgressOptions {
+  bool threaded = true;  ///< False: no engine thread, only callers drive.
+  /// The ranks of this host outnumber its cores: who spins keeps the one he waits for from running.
+  bool crowded = false;
+};
+
 class Progress {
  public:
-  /// `threaded` false: no engine thread, only callers drive. Engine and WaitPoint outlive this.
-  Progress(Engine& engine, WaitPoint& wait_point, bool threaded);
+  /// Engine and WaitPoint outlive this.
+  Progress(Engine& engine, WaitPoint& wait_point, const ProgressOptions& options);
   /// Ends the engine thread. No caller may be in a function of this object.
   ~Progress();
   Progress(const Progress&) = delete;
@@ -71,7 +77,7 @@ class Progress {
   bool kicked_ = false;  // Guarded by park_mutex_.
   std::atomic<bool> kick_pending_{false};
   std::atomic<bool> ending_{false};
-  bool threaded_ = false;
+  const int spin_steps_;
   std::thread thread_;
 };
 

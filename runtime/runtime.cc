@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <optional>
+#include <thread>
 
 #include <unistd.h>
 
@@ -124,6 +125,8 @@ class RuntimeImpl final : public Runtime {
 
   void shutdown(const std::string& last_words) override {
     if (forked_ || !progress_) return;
+    // The launcher first: when the others fail for our sake, it must know whose failure it is.
+    if (!last_words.empty()) control_->report(last_words);
     const Handle told = engine_->post_shutdown(last_words);
     if (!told->done()) {
       progress_->on_posted(true);
@@ -186,7 +189,10 @@ class RuntimeImpl final : public Runtime {
         control_->watch(Rank(static_cast<std::int32_t>(rank)), std::move(witness));
       }
     }
-    progress_ = std::make_unique<Progress>(*engine_, *wait_point_, config_.engine_thread);
+    const bool crowded =
+        placement_.local_size > static_cast<int>(std::thread::hardware_concurrency());
+    progress_ = std::make_unique<Progress>(*engine_, *wait_point_,
+                                           ProgressOptions{config_.engine_thread, crowded});
     std::optional<Error> stopped;
     const auto ready = [this, &stopped] {
       stopped = engine_->stopped();

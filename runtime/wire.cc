@@ -3,8 +3,8 @@
 #include <cstring>
 #include <utility>
 
-#include <flatbuffers/flatbuffers.h>
 #include "wire_generated.h"
+#include <flatbuffers/flatbuffers.h>
 
 #include "runtime/base/check.h"
 

@@ -33,6 +33,7 @@
 #include <unistd.h>
 
 #include "runtime/base/check.h"
+#include "runtime/base/fork.h"
 
 namespace hora {
 
@@ -102,6 +103,7 @@ class ShmLink final : public Link {
         peer_(peer),
         arena_(std::move(arena)),
         eventfd_(std::move(eventfd)),
+        guard_(eventfd_.get()),
         lines_(typed<Line>(arena_->at(offer.lines_offset))),
         counts_(typed<CountCell>(arena_->at(offer.counts_offset))),
         rings_(typed<ControlRing>(arena_->at(offer.control_offset))) {}
@@ -177,8 +179,8 @@ class ShmLink final : public Link {
     if (!data_dirty_ && !control_dirty_ && !count_dirty_) return;
     DoorbellWords& bell = arena_->doorbell();
     if (data_dirty_ || control_dirty_) {
-      // The root's answer wakes at once. A request to the root is one ring: the root knows how many it
-      // waits for.
+      // The root's answer wakes at once. A request to the root is one ring: the root knows how many
+      // it waits for.
       ring(bell, eventfd_.get(), control_dirty_ && own_.self == Rank(0));
     } else {
       std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -251,6 +253,7 @@ class ShmLink final : public Link {
   Rank peer_;
   std::unique_ptr<PeerArena> arena_;
   Fd eventfd_;
+  ForkGuard guard_;
   const Line* lines_;
   const CountCell* counts_;
   const ControlRing* rings_;

@@ -55,16 +55,25 @@ class Job:
 
     def results(self, function: str) -> list[Any]:
         """Return what `function` returned on each rank; fails the test if it did not return."""
-        for rank, outcome in enumerate(self.outcomes[function]):
-            if outcome is None or not outcome[0]:
-                reason = "did not finish" if outcome is None else outcome[1]
-                tail = self.output[-6000:]
-                pytest.fail(
-                    f"{function}, rank {rank} of {self.size}: {reason}\nexit status "
-                    f"{self.status}, output:\n{tail}",
-                    pytrace=False,
-                )
-        return [outcome[1] for outcome in self.outcomes[function] if outcome is not None]
+        outcomes = self.outcomes[function]
+        errors = [
+            f"rank {rank} of {self.size}: {outcome[1]}"
+            for rank, outcome in enumerate(outcomes)
+            if outcome is not None and not outcome[0]
+        ]
+        if errors:
+            pytest.fail("\n".join([f"{function} failed", *errors]), pytrace=False)
+        missing = [rank for rank, outcome in enumerate(outcomes) if outcome is None]
+        if missing:
+            why = f"{function} did not finish on ranks {missing}; exit status {self.status}"
+            pytest.fail(why if self.explained else f"{why}:\n{self.output[-6000:]}", pytrace=False)
+        return [outcome[1] for outcome in outcomes if outcome is not None]
+
+    @property
+    def explained(self) -> bool:
+        """Whether some function's own failure explains why later ones did not finish."""
+        every = [outcome for outcomes in self.outcomes.values() for outcome in outcomes]
+        return any(outcome is not None and not outcome[0] for outcome in every)
 
 
 def environment(overrides: dict[str, str]) -> dict[str, str]:
