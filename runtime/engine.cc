@@ -75,20 +75,20 @@ Result<Handle> Engine::post(Submission submission) {
   }
   inbox_.flush = inbox_.flush || submission.caller_waits;
   inbox_.entries.push_back({std::move(submission), completion});
-  mail_.store(true, std::memory_order_release);
+  mail_.store(true, std::memory_order_seq_cst);
   return completion;
 }
 
 void Engine::post_flush() {
   const std::lock_guard lock(mail_mutex_);
   inbox_.flush = true;
-  mail_.store(true, std::memory_order_release);
+  mail_.store(true, std::memory_order_seq_cst);
 }
 
 void Engine::post_event(ControlEvent event) {
   const std::lock_guard lock(mail_mutex_);
   inbox_.events.push_back(std::move(event));
-  mail_.store(true, std::memory_order_release);
+  mail_.store(true, std::memory_order_seq_cst);
 }
 
 Handle Engine::post_shutdown(const std::string& last_words) {
@@ -100,7 +100,7 @@ Handle Engine::post_shutdown(const std::string& last_words) {
     } else if (!refuse_) {  // Otherwise another rank ends the job already; stop() will tell.
       inbox_.shutdown = last_words;
       refuse_ = Error{ErrorKind::shutdown, "Hora has been shut down on this rank.", std::nullopt};
-      mail_.store(true, std::memory_order_release);
+      mail_.store(true, std::memory_order_seq_cst);
     }
   }
   return shutdown_done_;
@@ -119,8 +119,8 @@ bool Engine::step(TimePoint now) {
   if (executor_ && !stopped_) {
     happened = executor_->step(kStepBudgetBytes) || happened;
     finish_runs();
-    watch_links(now);
   }
+  watch_links(now);
   for (const auto& transport : session_.transports)
     transport->flush();
   return happened;
@@ -264,8 +264,12 @@ bool Engine::move_control(TimePoint now) {
 }
 
 void Engine::on_control(Rank from, std::span<const std::byte> message, TimePoint now) {
-  if (!agreed_ && message.size() == 1) {
-    agree(message, from);
+  if (!agreed_) {
+    if (!agree(message, from)) {
+      stop(Error{ErrorKind::protocol,
+                 session_.world.describe(from) + " sent a malformed message: it has not agreed yet",
+                 from});
+    }
     return;
   }
   if (!coordinator_) {

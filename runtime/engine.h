@@ -62,7 +62,7 @@ class Engine {
   /// An orderly end of the job; the handle completes when all ranks have been told.
   Handle post_shutdown(const std::string& last_words);
   /// True if the inbox has something that a step has not taken.
-  [[nodiscard]] bool has_mail() const { return mail_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool has_mail() const { return mail_.load(std::memory_order_seq_cst); }
 
   // The progress token's holder.
 

@@ -1,8 +1,8 @@
 // The engine's end: orderly, or because a member is lost.
 //
 // Orderly: a rank's shutdown came in the stream of responses. What was answered before is finished,
-// and what the transports still hold is sent; then everything stops. Otherwise: a link broke, or
-// the control link brought the news of a death. A broken link alone waits a moment for the better
+// and what the transports still hold is sent; then everything stops. Otherwise: a link broke, or the
+// control link brought the news of a death. A broken link alone waits a moment for the better
 // account of how the peer ended.
 #include <algorithm>
 #include <utility>
@@ -13,11 +13,16 @@ namespace hora {
 
 void Engine::watch_links(TimePoint now) {
   if (stopped_) return;
-  if (executor_->failure()) return stop(*executor_->failure());
+  if (executor_ && executor_->failure()) return stop(*executor_->failure());
   if (ending_ && (drained() || now >= ending_until_)) return stop(*ending_);
+  // In an orderly end members leave one by one, as soon as they have finished what was answered.
+  const auto harmless = [this](const Error& error) {
+    return ending_ && error.kind == ErrorKind::shutdown;
+  };
+  if (suspicion_ && harmless(*suspicion_)) suspicion_.reset();
   if (!suspicion_) {
     for (const auto& link : session_.links) {
-      if (!link || !link->failure()) continue;
+      if (!link || !link->failure() || harmless(*link->failure())) continue;
       suspicion_ = link->failure();
       suspicion_until_ = now + kEvidenceGrace;
       break;

@@ -55,7 +55,9 @@ Progress::~Progress() {
 }
 
 void Progress::on_posted(bool caller_waits) {
-  if (taken_.load(std::memory_order_acquire)) {
+  // Either we see that the token is free, or its holder sees the mail when he gives it back: four
+  // sequentially consistent accesses, two here (Engine::post_* stores the mail) and two there.
+  if (taken_.load(std::memory_order_seq_cst)) {
     wait_point_.wake();
   } else if (!caller_waits) {
     kick();
@@ -88,8 +90,9 @@ bool Progress::drive_start(const std::function<bool()>& ready, Deadline deadline
   while (!try_take())
     std::this_thread::yield();
   drive(ready, deadline.at);
+  const bool is_ready = ready();  // Asks the engine, so with the token.
   give_back();
-  return ready();
+  return is_ready;
 }
 
 void Progress::drive(const std::function<bool()>& until, TimePoint limit) {
@@ -116,9 +119,11 @@ void Progress::drive(const std::function<bool()>& until, TimePoint limit) {
 }
 
 void Progress::give_back() {
+  // Whoever takes the token next may step at once: only the mail may be asked for afterwards.
+  const bool busy = engine_.busy();
   taken_.store(false, std::memory_order_seq_cst);
   // A submission that saw the token taken relies on us.
-  if (engine_.busy()) kick();
+  if (busy || engine_.has_mail()) kick();
 }
 
 void Progress::kick() {

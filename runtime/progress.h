@@ -32,8 +32,7 @@ namespace hora {
 
 struct ProgressOptions {
   bool threaded = true;  ///< False: no engine thread, only callers drive.
-  /// The ranks of this host outnumber its cores: whoever spins keeps the one he waits for from
-  /// running.
+  /// The ranks of this host outnumber its cores: who spins keeps the one he waits for from running.
   bool crowded = false;
 };
 

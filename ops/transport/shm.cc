@@ -33,6 +33,7 @@
 #include <unistd.h>
 
 #include "runtime/base/check.h"
+#include "runtime/base/fork.h"
 
 namespace hora {
 
@@ -102,6 +103,7 @@ class ShmLink final : public Link {
         peer_(peer),
         arena_(std::move(arena)),
         eventfd_(std::move(eventfd)),
+        guard_(eventfd_.get()),
         lines_(typed<Line>(arena_->at(offer.lines_offset))),
         counts_(typed<CountCell>(arena_->at(offer.counts_offset))),
         rings_(typed<ControlRing>(arena_->at(offer.control_offset))) {}
@@ -251,6 +253,7 @@ class ShmLink final : public Link {
   Rank peer_;
   std::unique_ptr<PeerArena> arena_;
   Fd eventfd_;
+  ForkGuard guard_;
   const Line* lines_;
   const CountCell* counts_;
   const ControlRing* rings_;

@@ -32,6 +32,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/fork.h"
 #include "runtime/base/result.h"
 
 namespace hora {
@@ -89,10 +90,12 @@ class WaitPoint {
   [[nodiscard]] int eventfd() const { return eventfd_.get(); }
 
  private:
-  WaitPoint(DoorbellWords& words, Fd eventfd) : words_(words), eventfd_(std::move(eventfd)) {}
+  WaitPoint(DoorbellWords& words, Fd eventfd)
+      : words_(words), eventfd_(std::move(eventfd)), guard_(eventfd_.get()) {}
 
   DoorbellWords& words_;
   Fd eventfd_;
+  ForkGuard guard_;
   std::vector<pollfd> watched_;
 };
 

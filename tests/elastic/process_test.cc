@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <catch2/catch.hpp>
-#include <sys/pidfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -48,7 +48,7 @@ class RankProcess {
     pid_ = ::fork();
     if (pid_ == 0) be_rank(place, rank, size, heartbeat_timeout_ms);
     REQUIRE(pid_ > 0);
-    pidfd_.reset(::pidfd_open(pid_, 0));
+    pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
     REQUIRE(pidfd_.valid());
   }
   RankProcess(RankProcess&&) = default;
@@ -60,7 +60,7 @@ class RankProcess {
 
   [[nodiscard]] pid_t pid() const { return pid_; }
   void signal(int number) const {
-    if (pidfd_.valid()) ::pidfd_send_signal(pidfd_.get(), number, nullptr, 0);
+    if (pidfd_.valid()) ::syscall(SYS_pidfd_send_signal, pidfd_.get(), number, nullptr, 0);
   }
   /// Waits for it to end.
   int exit_code() {

@@ -109,7 +109,7 @@ def run_job(
     size: int,
     what: Path | list[Callable[[], Any]],
     directory: Path,
-    timeout: float = 60,
+    timeout: float = 120,
     env: dict[str, str] | None = None,
     arguments: tuple[str, ...] = (),
 ) -> Job:
@@ -137,7 +137,7 @@ def run_ranks(tmp_path: Path) -> Callable[..., Job]:
         size: int,
         what: Any,
         *arguments: str,
-        timeout: float = 60,
+        timeout: float = 120,
         env: dict[str, str] | None = None,
     ) -> Job:
         if callable(what):
@@ -173,7 +173,7 @@ def checked(
 ) -> Callable[..., list[Any]]:
     """Return ``checked(check, size)``: what the check returned on each rank."""
 
-    def outcome(check: Callable[[], Any], size: int, timeout: float = 150) -> list[Any]:
+    def outcome(check: Callable[[], Any], size: int, timeout: float = 280) -> list[Any]:
         key = (request.module.__name__, size)
         if key not in jobs:
             directory = tmp_path_factory.mktemp("ranks")

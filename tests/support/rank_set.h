@@ -34,7 +34,7 @@ struct RankSetOptions {
   std::string transport = "loopback";  ///< "loopback" or "shm".
   int size = 4;
   LaneLayout layout{.lanes = 2, .window = 4, .slot_bytes = 64 << 10, .tags = 64};
-  FaultPlan faults;
+  FaultPlan faults{};
 };
 
 class RankSet {
