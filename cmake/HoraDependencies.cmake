@@ -1,8 +1,9 @@
 # Third-party libraries, all from the distribution. What is missing is named with the package that has it; the
 # same packages, for `make`, are in packages.txt beside this file.
 #
-# The wheel must run where these packages are not installed: fmt and spdlog are compiled in as headers, libsodium
-# is its archive, and Highway, for which Debian has no archive, travels in the wheel (hora_bundle below).
+# The wheel must run where these packages are not installed: what has an archive is linked from it (libsodium),
+# spdlog is headers, and the two for which Debian has neither travel in the wheel (hora_bundle below). fmt's
+# header-only mode would do too, but costs 6 s a unit.
 set(HORA_MISSING "")
 macro(hora_need_header header package)
   find_path(HORA_HEADER_${package} "${header}")
@@ -35,16 +36,17 @@ endif()
 find_package(Threads REQUIRED)
 find_library(HORA_SODIUM NAMES libsodium.a sodium REQUIRED)
 find_library(HORA_HWY NAMES libhwy.a hwy REQUIRED)
-add_library(hora_fmt INTERFACE)
-target_compile_definitions(hora_fmt INTERFACE FMT_HEADER_ONLY)
-set(HORA_FMT hora_fmt)
+find_library(HORA_FMT NAMES libfmt.a fmt REQUIRED)
 
-# hora_bundle(<target>): the wheel carries the shared libraries that the target needs and no system has.
-function(hora_bundle target)
-  if(IS_SYMLINK "${HORA_HWY}")
-    file(REAL_PATH "${HORA_HWY}" library)
-    file(READ_SYMLINK "${HORA_HWY}" name)
-    install(FILES "${library}" RENAME "${name}" DESTINATION hora/lib COMPONENT wheel)
-    set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/lib")
-  endif()
+# hora_bundle(<target>...): the targets find the shared libraries that the wheel carries in hora/lib.
+function(hora_bundle)
+  foreach(library "${HORA_HWY}" "${HORA_FMT}")
+    if(IS_SYMLINK "${library}")
+      file(REAL_PATH "${library}" file)
+      file(READ_SYMLINK "${library}" name)
+      install(FILES "${file}" RENAME "${name}" DESTINATION hora/lib COMPONENT wheel)
+    endif()
+  endforeach()
+  # The extension lies in hora/, the launcher in hora/bin.
+  set_target_properties(${ARGN} PROPERTIES INSTALL_RPATH "$ORIGIN/lib:$ORIGIN/../lib")
 endfunction()

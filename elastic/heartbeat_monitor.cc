@@ -1,3 +1,6 @@
+// See heartbeat_monitor.h. A rank is named once per silence: the flag is set by check() and cleared
+// by a beat. A sleep of the monitor itself shows as a gap between two checks; the gap is added to
+// everybody's last beat.
 #include "elastic/heartbeat_monitor.h"
 
 namespace hora {

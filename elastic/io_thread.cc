@@ -1,3 +1,6 @@
+// See io_thread.h. The number of forks is remembered at start: if it has changed, this object is a
+// copy in a child, and its thread's handle names nothing here. It is leaked then, because to join
+// or detach it would touch a stack that the child's allocator may have reused.
 #include "elastic/io_thread.h"
 
 #include <csignal>

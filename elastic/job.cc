@@ -1,3 +1,7 @@
+// Hashes with a prefix that says what for, so that no two uses of a job's name give related bits.
+//
+// BLAKE2b by libsodium: a job id must not be guessable from another job's, and it costs a
+// microsecond per process.
 #include "elastic/job.h"
 
 #include <vector>

@@ -1,4 +1,7 @@
 // Job: names and numbers that every process of a job must compute alike.
+//
+// They go into every handshake, so that a connection of another job, or for another purpose, is
+// refused before anything is said on it.
 #pragma once
 
 #include <array>

@@ -1,4 +1,8 @@
 // Where this worker's peers reach it, and whom it may share memory with.
+//
+// Two listeners: an abstract unix socket with 128 random bits in its name for ranks of this host,
+// and TCP for the others, on all addresses or on loopback alone. Addresses are told in the order in
+// which a peer should try them.
 #include <climits>
 #include <fstream>
 #include <string>

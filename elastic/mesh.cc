@@ -1,3 +1,6 @@
+// See mesh.h for the exchange. Each connection on its way is a Pending with a stage; one poll()
+// waits for all of them and both listeners, and `act` moves whichever is ready by one stage.
+// Nothing in a stage blocks: only small messages are sent, on connections that are empty.
 #include "elastic/mesh.h"
 
 #include <algorithm>

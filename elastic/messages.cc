@@ -1,3 +1,6 @@
+// See messages.h. `fields(io, struct)` lists a struct's fields once; Writer appends them and Reader
+// takes them, each answering false when it cannot. So a field that is added is added to both, and a
+// bound that is missing does not compile.
 #include "elastic/messages.h"
 
 #include <algorithm>

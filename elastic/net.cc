@@ -1,3 +1,7 @@
+// See net.h. Thin wrappers: each turns one or two system calls into a Result with words that name
+// the address, restarts what a signal interrupted, and waits by poll() until its deadline.
+//
+// IPv6 scopes are left out on purpose: link-local addresses mean nothing on another host.
 #include "elastic/net.h"
 
 #include <algorithm>
@@ -121,7 +125,7 @@ Result<Endpoint> parse_endpoint(const std::string& text) {
   std::string host = colon == std::string::npos ? "" : text.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
-  } else if (host.find(':') != std::string::npos) {
+  } else if (host.find_first_of(":[]") != std::string::npos) {
     host.clear();  // An IPv6 address without brackets: where would the port begin?
   }
   if (host.empty()) {

@@ -1,3 +1,6 @@
+// See rendezvous.h. Two maps carry the state: `forming_`, who waits for the next World, and
+// `seats_`, who is in the newest one and in which state (present, left, lost). Every input changes
+// them and appends what follows to a list of actions; nothing is done here.
 #include "elastic/rendezvous.h"
 
 #include <algorithm>

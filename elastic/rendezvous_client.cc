@@ -1,3 +1,6 @@
+// See rendezvous_client.h. An attempt ends in one of three ways: a World, an error for the caller,
+// or words for "try again". Pauses between rounds of attempts double from 5 to 200 ms, so that
+// ranks that start together meet quickly and a late rank 0 is not flooded.
 #include "elastic/rendezvous_client.h"
 
 #include <algorithm>
@@ -23,7 +26,7 @@ constexpr auto kConnectPatience = 3s;  // One address may be a black hole; other
 constexpr auto kHandshakePatience = 5s;
 constexpr auto kFirstPause = 5ms;
 constexpr auto kLongestPause = 200ms;
-constexpr int kMostRejections = 8;  // About a second of trying.
+constexpr int kMostRejections = 16;  // Two or three seconds of trying.
 
 /// One attempt: a meeting, an error to be given to the caller, or one to be tried again.
 struct Attempt {

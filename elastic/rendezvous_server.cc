@@ -308,7 +308,16 @@ class Server final : public RendezvousServer {
     if (!routine) tick_later();
   }
 
+  /// Calls the owner back; what it throws is its own affair and ends no connection.
   void tell(const RendezvousAction& action) {
+    try {
+      call_back(action);
+    } catch (const std::exception& e) {
+      options_.log.error(std::string("rendezvous: a callback failed: ") + e.what());
+    }
+  }
+
+  void call_back(const RendezvousAction& action) {
     const auto call = [&action](const std::function<void(Rank, const std::string&)>& callback) {
       if (callback) callback(action.rank, action.text);
     };

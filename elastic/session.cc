@@ -1,3 +1,6 @@
+// See session.h. The mesh brings connected, proved sockets and mapped memory; here they become
+// links. Transports are made only if some link needs them. Whatever fails, the arena's areas are
+// given back, so that building can be tried again.
 #include "elastic/session.h"
 
 #include <string>

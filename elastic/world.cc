@@ -1,3 +1,6 @@
+// How members are named in every message: "rank 2 (pid 17 on node1)".
+//
+// Host names are for people; nothing is ever looked up by them.
 #include "elastic/world.h"
 
 namespace hora {

@@ -42,6 +42,8 @@ Result<std::unique_ptr<JobServer>> start_rendezvous(JobServerOptions options) {
   // Not on_lost: the supervisor itself reports the end of a process, with its last lines.
   server_options.on_silent = pass_on;
   server_options.on_back = pass_on;
+  server_options.on_report = [last_words = std::move(options.on_last_words)](
+                                 Rank rank, const std::string&) { last_words(rank); };
   Result<std::unique_ptr<RendezvousServer>> server =
       RendezvousServer::start(std::move(server_options));
   if (!server) return fail(std::move(server.error()));

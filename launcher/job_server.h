@@ -32,9 +32,11 @@ struct JobServerOptions {
   int size = 1;
   Duration heartbeat_limit = 2s;  ///< A worker silent for longer is reported.
   LogLevel log_level = LogLevel::warning;
-  /// A sentence for the user: who has fallen silent, who is back. Called on a thread of the server;
-  /// does not block.
+  // Called on a thread of the server; do not block.
+  /// A sentence for the user: who has fallen silent, who is back.
   std::function<void(const std::string& text)> on_notice;
+  /// A worker says why it is about to fail.
+  std::function<void(Rank rank)> on_last_words;
 };
 
 /// Starts the rendezvous server of a job, on this host's loopback address.

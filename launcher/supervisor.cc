@@ -3,8 +3,10 @@
 // end is reported: its last words come first.
 #include "launcher/supervisor.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstring>
 
@@ -31,6 +33,10 @@ constexpr std::size_t kReadBytes = 64 << 10;
 constexpr std::size_t kLastWordsBytes = 1 << 20;
 // After a signal nobody wants to wait for a reader of our stdout that does not read.
 constexpr Duration kFlushAfterSignal = 2s;
+
+// What the server's thread tells the loop through a pipe: a letter, a text, a newline.
+constexpr char kNotice = 'n';
+constexpr char kLastWords = 'w';
 
 class Supervisor {
  public:
@@ -107,11 +113,15 @@ Result<void> Supervisor::start_server() {
   options.size = static_cast<int>(job_.slots.size());
   options.heartbeat_limit = job_.heartbeat_limit;
   options.log_level = job_.log_level;
-  options.on_notice = [fd = fds[1]](const std::string& text) {
-    const std::string line = text.substr(0, PIPE_BUF - 1) + "\n";
-    // Written whole or not at all; a full pipe loses one of very many complaints.
+  // One line per message, written whole or not at all; a full pipe loses one of very many.
+  const auto post = [fd = fds[1]](char kind, std::string_view text) {
+    std::string line = kind + std::string(text.substr(0, PIPE_BUF - 2));
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    line += '\n';
     [[maybe_unused]] const ssize_t written = ::write(fd, line.data(), line.size());
   };
+  options.on_notice = [post](const std::string& text) { post(kNotice, text); };
+  options.on_last_words = [post](Rank rank) { post(kLastWords, std::to_string(rank.value)); };
   Result<std::unique_ptr<JobServer>> server = start_rendezvous(std::move(options));
   if (!server) return fail(std::move(server.error()));
   server_ = std::move(*server);
@@ -166,8 +176,9 @@ void Supervisor::watch_sinks(PollSet& set) {
 void Supervisor::wait(std::optional<TimePoint> deadline) {
   PollSet set;
   if (signals_.valid()) set.add(signals_.get(), POLLIN, [this] { on_signals(); });
+  // Last words before ends: they say whose end it was.
+  set.add(notices_.get(), POLLIN, [this] { on_notices(); });
   set.add(children_.get(), POLLIN, [this] { on_children(); });
-  if (notices_.valid()) set.add(notices_.get(), POLLIN, [this] { on_notices(); });
   if (const pollfd wanted = workers_.stdin_pump().wanted(); wanted.fd >= 0) {
     set.add(wanted.fd, wanted.events, [this] { workers_.stdin_pump().step(); });
   }
@@ -238,7 +249,14 @@ void Supervisor::on_notices() {
   const ssize_t got = ::read(notices_.get(), bytes.data(), bytes.size());
   if (got <= 0) return;
   notice_splitter_.feed({bytes.data(), static_cast<std::size_t>(got)}, [this](const Piece& piece) {
-    output_->say(fmt::format("horarun: {}", piece.text));
+    if (piece.text.empty()) return;
+    const std::string_view text = piece.text.substr(1);
+    if (piece.text.front() == kNotice) {
+      output_->say(fmt::format("horarun: {}", text));
+    } else if (int rank = 0;
+               std::from_chars(text.data(), text.data() + text.size(), rank).ec == std::errc{}) {
+      termination_.on_last_words(Rank(rank));
+    }
   });
 }
 

@@ -42,10 +42,20 @@ void Termination::start_killing(TimePoint now) {
   enter(Phase::killing, now);
 }
 
+void Termination::on_last_words(Rank rank) {
+  if (phase_ == Phase::running && !suspect_) suspect_ = rank;
+}
+
 void Termination::on_failure(const Failure& failure, TimePoint now) {
-  if (phase_ != Phase::running || signal_) return;
-  failure_ = failure;
-  enter(Phase::failing, now + times_.notice);
+  if (signal_) return;
+  const bool suspected = suspect_ == failure.rank;
+  if (phase_ == Phase::running) {
+    failure_ = failure;
+    enter(Phase::failing, now + (suspect_ && !suspected ? times_.confession : times_.notice));
+  } else if (phase_ == Phase::failing && suspected && failure_->rank != failure.rank) {
+    failure_ = failure;
+    deadline_ = std::min(*deadline_, now + times_.notice);
+  }
 }
 
 void Termination::on_signal(int signo, TimePoint now) {

@@ -15,7 +15,10 @@
 // job the same way; a second one kills at once. Nothing is over while any process is left - but for
 // one that cannot be killed (state D, another user's): after a bounded time it is reported.
 //
-// The first cause, and no later one, decides the exit code.
+// The first cause, and no later one, decides the exit code. The first worker to *end* is not always
+// the cause: one that fails in order tells the others, takes its time to unwind, and they may be
+// gone before it. So a worker that gave last words before anybody failed is the suspect: its
+// failure, if it follows soon, takes the place of those that it caused.
 #pragma once
 
 #include <optional>
@@ -28,6 +31,7 @@ namespace hora {
 
 struct TerminationTimes {
   Duration notice = 500ms;           ///< From the first failure to SIGTERM.
+  Duration confession = 3s;          ///< The same, while the suspect has not ended yet.
   Duration grace = 5s;               ///< From SIGTERM to SIGKILL.
   Duration leftovers_quiet = 500ms;  ///< From the last worker's end to SIGTERM for what it left.
   Duration give_up = 10s;            ///< From SIGKILL to "cannot be killed".
@@ -57,6 +61,8 @@ class Termination {
 
   explicit Termination(TerminationTimes times) : times_(times) {}
 
+  /// A worker said why it is about to fail.
+  void on_last_words(Rank rank);
   /// A worker ended with a status other than 0.
   void on_failure(const Failure& failure, TimePoint now);
   /// Horarun was told to end by this signal.
@@ -91,6 +97,7 @@ class Termination {
   std::optional<TimePoint> deadline_;
   std::optional<TimePoint> kill_at_;
   TimePoint give_up_at_{};
+  std::optional<Rank> suspect_;
   std::optional<Failure> failure_;
   std::optional<int> signal_;
   bool asked_ = false;

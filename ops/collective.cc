@@ -1,6 +1,7 @@
 #include "ops/collective.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "runtime/base/check.h"
@@ -25,10 +26,24 @@ std::vector<Piece>::const_iterator piece_at(const std::vector<Piece>& pieces, st
       [](std::uint64_t value, const Piece& piece) { return value < piece.start + piece.bytes; });
 }
 
+/// Copies without `rep movs`, which memcpy uses for large copies: it is slow over lines that
+/// another core has just written, and those are what unpack reads. A 102 MB all-reduce on 4 ranks
+/// of 2 Zen 3 cores took 1.5 times as long with memcpy.
+void copy_bytes(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+  using Block = std::array<std::uint64_t, 16>;
+  std::uint64_t at = 0;
+  for (; at + sizeof(Block) <= bytes; at += sizeof(Block)) {
+    Block block;
+    std::memcpy(&block, from + at, sizeof block);
+    std::memcpy(to + at, &block, sizeof block);
+  }
+  std::memcpy(to + at, from + at, bytes - at);
+}
+
 void copy_scaled(const CollectiveRun& run, const std::byte* from, std::byte* to,
                  std::uint64_t bytes) {
   if (run.prescale == 1.0) {
-    std::memcpy(to, from, bytes);
+    copy_bytes(to, from, bytes);
   } else {
     scale(run.dtype, from, to, bytes / size_of(run.dtype), run.prescale);
   }
@@ -95,7 +110,7 @@ void Segment::unpack(int chunk, const std::byte* from) const {
   if (bytes == 0) return;
   if (run_->schedule->shape == Shape::gather) {
     const std::uint64_t offset = run_->output_offsets[static_cast<std::size_t>(chunk)];
-    std::memcpy(run_->output + offset + base_, from, bytes);
+    copy_bytes(run_->output + offset + base_, from, bytes);
     return;
   }
   const std::uint64_t first = base_ + start(chunk);
@@ -106,7 +121,7 @@ void Segment::unpack(int chunk, const std::byte* from) const {
     const std::uint64_t begin = std::max(first, piece->start);
     const std::uint64_t end = std::min(last, piece->start + piece->bytes);
     if (begin < end) {
-      std::memcpy(piece->output + (begin - piece->start), from + (begin - first), end - begin);
+      copy_bytes(piece->output + (begin - piece->start), from + (begin - first), end - begin);
     }
   }
 }

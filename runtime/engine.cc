@@ -19,12 +19,6 @@ constexpr std::size_t kStepBudgetBytes = 256 << 10;
 constexpr std::byte kSharesWithAll{1};
 constexpr std::byte kSharesNotWithAll{2};
 
-constexpr std::uint64_t kPieceAlign = 64;
-
-std::uint64_t align_piece(std::uint64_t bytes) {
-  return (bytes + kPieceAlign - 1) / kPieceAlign * kPieceAlign;
-}
-
 NegotiationOptions negotiation_options(const Config& config, int size) {
   NegotiationOptions options;
   options.size = size;
@@ -61,7 +55,7 @@ Engine::~Engine() {
   stop(Error{ErrorKind::shutdown, "Hora has been shut down on this rank.", std::nullopt});
 }
 
-// ---- any thread ----------------------------------------------------------------------------------
+// ---- any thread ---------------------------------------------------------------------------------
 
 Result<Handle> Engine::post(Submission submission) {
   auto completion = std::make_shared<CompletionImpl>();
@@ -81,20 +75,20 @@ Result<Handle> Engine::post(Submission submission) {
   }
   inbox_.flush = inbox_.flush || submission.caller_waits;
   inbox_.entries.push_back({std::move(submission), completion});
-  mail_.store(true, std::memory_order_release);
+  mail_.store(true, std::memory_order_seq_cst);
   return completion;
 }
 
 void Engine::post_flush() {
   const std::lock_guard lock(mail_mutex_);
   inbox_.flush = true;
-  mail_.store(true, std::memory_order_release);
+  mail_.store(true, std::memory_order_seq_cst);
 }
 
 void Engine::post_event(ControlEvent event) {
   const std::lock_guard lock(mail_mutex_);
   inbox_.events.push_back(std::move(event));
-  mail_.store(true, std::memory_order_release);
+  mail_.store(true, std::memory_order_seq_cst);
 }
 
 Handle Engine::post_shutdown(const std::string& last_words) {
@@ -106,13 +100,13 @@ Handle Engine::post_shutdown(const std::string& last_words) {
     } else if (!refuse_) {  // Otherwise another rank ends the job already; stop() will tell.
       inbox_.shutdown = last_words;
       refuse_ = Error{ErrorKind::shutdown, "Hora has been shut down on this rank.", std::nullopt};
-      mail_.store(true, std::memory_order_release);
+      mail_.store(true, std::memory_order_seq_cst);
     }
   }
   return shutdown_done_;
 }
 
-// ---- the step ------------------------------------------------------------------------------------
+// ---- the step -----------------------------------------------------------------------------------
 
 bool Engine::step(TimePoint now) {
   bool happened = false;
@@ -125,8 +119,8 @@ bool Engine::step(TimePoint now) {
   if (executor_ && !stopped_) {
     happened = executor_->step(kStepBudgetBytes) || happened;
     finish_runs();
-    watch_links(now);
   }
+  watch_links(now);
   for (const auto& transport : session_.transports)
     transport->flush();
   return happened;
@@ -187,7 +181,7 @@ void Engine::on_event(const ControlEvent& event, TimePoint) {
   stop(Error{ErrorKind::peer_lost, "Hora lost " + who + ": " + event.text + doing, event.peer});
 }
 
-// ---- control messages ----------------------------------------------------------------------------
+// ---- control messages ---------------------------------------------------------------------------
 
 void Engine::start_agreement() {
   all_share_ = session_.views_only();
@@ -270,8 +264,12 @@ bool Engine::move_control(TimePoint now) {
 }
 
 void Engine::on_control(Rank from, std::span<const std::byte> message, TimePoint now) {
-  if (!agreed_ && message.size() == 1) {
-    agree(message, from);
+  if (!agreed_) {
+    if (!agree(message, from)) {
+      stop(Error{ErrorKind::protocol,
+                 session_.world.describe(from) + " sent a malformed message: it has not agreed yet",
+                 from});
+    }
     return;
   }
   if (!coordinator_) {
@@ -322,221 +320,7 @@ void Engine::on_root_message(std::span<const std::byte> message, TimePoint now) 
   end(*decoded->stop);
 }
 
-// ---- from responses to runs ----------------------------------------------------------------------
-
-void Engine::start_response(Response response) {
-  std::vector<Entry> entries;
-  entries.reserve(response.tensors.size());
-  for (const ResponseTensor& tensor : response.tensors) {
-    auto found = table_.find(tensor.name);
-    HORA_CHECK(found != table_.end(), "the coordinator answers what this rank has submitted");
-    timeline_.end(tensor.name);
-    entries.push_back(std::move(found->second));
-    table_.erase(found);
-  }
-  if (!response.error.empty()) {
-    for (Entry& entry : entries) {
-      finish_entry(entry, response, fail(response.error_kind, response.error));
-    }
-    return;
-  }
-  collectives_.fetch_add(1, std::memory_order_relaxed);
-  start_run(std::move(response), std::move(entries));
-}
-
-void Engine::start_run(Response response, std::vector<Entry> entries) {
-  auto run = std::make_unique<CollectiveRun>();
-  run->dtype = response.dtype;
-  run->op = response.op;
-  if (response.kind == Kind::allgather) {
-    if (!prepare_gather(*run, response, entries.front())) return;
-  } else {
-    const bool is_source =
-        response.kind != Kind::broadcast || response.root == session_.world.self.value;
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      const Submission& submission = entries[i].submission;
-      const std::uint64_t bytes =
-          response.kind == Kind::barrier
-              ? 0
-              : static_cast<std::uint64_t>(element_count(response.tensors[i].shape)) *
-                    size_of(response.dtype);
-      if (bytes == 0) continue;
-      run->pieces.push_back({is_source ? static_cast<const std::byte*>(submission.input) : nullptr,
-                             static_cast<std::byte*>(submission.output),
-                             align_piece(run->total_bytes), bytes});
-      run->total_bytes = run->pieces.back().start + bytes;
-    }
-    if (response.kind == Kind::allreduce) {
-      run->prescale = response.prescale;
-      run->finish.postscale = response.postscale;
-      if (response.op == ReduceOp::average) run->finish.divisor = session_.world.size();
-    }
-  }
-  const Selection::Choice choice =
-      selection_->choose(response.kind, response.dtype, run->total_bytes, response.root);
-  run->schedule = choice.schedule;
-  run->segment_bytes = choice.segment_bytes;
-  run->ticket = next_ticket_++;
-
-  for (const ResponseTensor& tensor : response.tensors) {
-    timeline_.begin(tensor.name, to_string(response.kind));
-  }
-  const std::uint16_t lane = response.lane;
-  active_.emplace(run->ticket, ActiveRun{std::move(response), std::move(entries)});
-  executor_->enqueue(lane, std::move(run));
-}
-
-bool Engine::prepare_gather(CollectiveRun& run, const Response& response, Entry& entry) {
-  const ResponseTensor& tensor = response.tensors.front();
-  const std::int64_t row_elements = std::accumulate(tensor.shape.begin() + 1, tensor.shape.end(),
-                                                    std::int64_t{1}, std::multiplies<>{});
-  const std::uint64_t row_bytes =
-      static_cast<std::uint64_t>(row_elements) * size_of(response.dtype);
-  std::uint64_t output_bytes = 0;
-  std::int64_t rows = 0;
-  for (const std::int64_t dim : tensor.first_dims) {
-    run.contributions.push_back(static_cast<std::uint64_t>(dim) * row_bytes);
-    run.output_offsets.push_back(output_bytes);
-    run.total_bytes = std::max(run.total_bytes, run.contributions.back());
-    output_bytes += run.contributions.back();
-    rows += dim;
-  }
-  Buffer output = make_buffer(output_bytes);
-  if (!output && output_bytes > 0) {
-    stop(Error{ErrorKind::resource,
-               "rank " + std::to_string(session_.world.self.value) + " has no memory for the " +
-                   std::to_string(output_bytes) + " bytes of the allgather of '" + tensor.name +
-                   "'",
-               session_.world.self});
-    entry.completion->complete(fail(*stopped_));
-    return false;
-  }
-  std::vector<std::int64_t> shape = tensor.shape;
-  shape.front() = rows;
-  run.output = entry.completion->set_output(std::move(output), std::move(shape), tensor.first_dims);
-  const std::size_t self = index_of(session_.world.self);
-  run.pieces.push_back(
-      {static_cast<const std::byte*>(entry.submission.input), nullptr, 0, run.contributions[self]});
-  return true;
-}
-
-void Engine::finish_runs() {
-  for (const auto& run : executor_->take_finished()) {
-    auto found = active_.find(run->ticket);
-    HORA_CHECK(found != active_.end(), "a finished run was started here");
-    ActiveRun active = std::move(found->second);
-    active_.erase(found);
-    for (Entry& entry : active.entries) {
-      const Request& request = entry.submission.request;
-      timeline_.end(request.name, request.dtype, request.shape);
-      finish_entry(entry, active.response, {});
-    }
-  }
-  segments_.store(executor_->segments_finished(), std::memory_order_relaxed);
-}
-
-void Engine::finish_entry(Entry& entry, const Response&, Result<void> outcome) {
-  forget_name(entry.submission.request.name);
-  tensors_.fetch_add(1, std::memory_order_relaxed);
-  entry.completion->complete(std::move(outcome));
-}
-
-void Engine::forget_name(const std::string& name) {
-  const std::lock_guard lock(mail_mutex_);
-  in_flight_.erase(name);
-}
-
-// ---- the end -------------------------------------------------------------------------------------
-
-void Engine::watch_links(TimePoint now) {
-  if (stopped_) return;
-  if (executor_->failure()) return stop(*executor_->failure());
-  if (ending_ && (drained() || now >= ending_until_)) return stop(*ending_);
-  if (!suspicion_) {
-    for (const auto& link : session_.links) {
-      if (!link || !link->failure()) continue;
-      suspicion_ = link->failure();
-      suspicion_until_ = now + kEvidenceGrace;
-      break;
-    }
-  }
-  if (!suspicion_ || now < suspicion_until_) return;
-  Error error = *suspicion_;
-  error.message = "Hora lost " +
-                  (error.peer ? session_.world.describe(*error.peer) : std::string("a rank")) +
-                  ": " + error.message + what_is_running();
-  stop(std::move(error));
-}
-
-bool Engine::drained() const {
-  return !executor_->busy() &&
-         std::all_of(session_.transports.begin(), session_.transports.end(),
-                     [](const auto& transport) { return transport->drained(); });
-}
-
-std::string Engine::what_is_running() const {
-  std::string text;
-  if (!executor_ || (!executor_->busy() && table_.empty())) return text;
-  const std::string segment = executor_->describe();
-  if (!active_.empty()) {
-    const ActiveRun& run = active_.begin()->second;
-    text = " (this rank was in " + std::string(to_string(run.response.kind)) + " of '" +
-           run.response.tensors.front().name + "'" +
-           (run.response.tensors.size() > 1
-                ? " and " + std::to_string(run.response.tensors.size() - 1) + " more"
-                : "") +
-           (segment.empty() ? "" : ", " + segment) + ")";
-  } else {
-    text = " (this rank was waiting for all ranks to submit '" + table_.begin()->first + "')";
-  }
-  return text;
-}
-
-void Engine::end(const Error& error) {
-  if (ending_ || stopped_) return;
-  ending_ = error;
-  {
-    const std::lock_guard lock(mail_mutex_);
-    refuse_ = error;
-    for (const auto& [name, entry] : table_)
-      in_flight_.erase(name);
-  }
-  for (auto& [name, entry] : table_)
-    entry.completion->complete(fail(error));
-  table_.clear();
-}
-
-void Engine::stop(Error error) {
-  if (stopped_) return;
-  stopped_ = error;
-  Mail mail;
-  std::shared_ptr<CompletionImpl> shutdown_done;
-  {
-    const std::lock_guard lock(mail_mutex_);
-    refuse_ = error;
-    over_ = true;
-    std::swap(mail, inbox_);
-    mail_.store(false, std::memory_order_relaxed);
-    in_flight_.clear();
-    shutdown_done = shutdown_done_;
-  }
-  executor_.reset();  // First: from here on nobody writes into a caller's tensor.
-  for (auto& [name, entry] : table_)
-    entry.completion->complete(fail(error));
-  table_.clear();
-  for (auto& [ticket, run] : active_) {
-    for (Entry& entry : run.entries)
-      entry.completion->complete(fail(error));
-  }
-  active_.clear();
-  for (Entry& entry : mail.entries)
-    entry.completion->complete(fail(error));
-  if (shutdown_done && !shutdown_done->done()) shutdown_done->complete({});
-  for (const auto& transport : session_.transports)
-    transport->flush();
-}
-
-// ---- for the driver ------------------------------------------------------------------------------
+// ---- for the driver -----------------------------------------------------------------------------
 
 bool Engine::busy() const {
   if (stopped_) return false;

@@ -1,10 +1,9 @@
 // Engine: the machine that runs a rank's collectives. Stepped, never blocking.
 //
-//   inbox ------> tensor table ------> negotiation ------> runs ------> executor ------>
-//   completions (any thread)  name -> entry        bits up, responses   pieces and    tasks over
-//   the
-//                                      down, by control     template      session's links
-//                                      messages
+//   inbox        -> tensor table  -> negotiation   -> runs       -> executor    -> completions
+//   (any thread)    name -> entry    bits go up,      pieces and    tasks over
+//                                    responses come   a template    the session's
+//                                    down                           links
 //
 // One `step` takes the inbox first, then moves messages, then runs tasks for a bounded number of
 // bytes, so that a large buffer never delays negotiation or a small tensor. Whoever holds the
@@ -17,8 +16,8 @@
 // gone, while the launcher knows how it ended; so an EOF waits a moment (kEvidenceGrace) for the
 // better word.
 //
-// An orderly end (a rank's shutdown) comes in the stream of responses, so all ranks have been given the same
-// ones before it: these are finished, everything else fails.
+// An orderly end (a rank's shutdown) comes in the stream of responses, so all ranks have been given
+// the same ones before it: these are finished, everything else fails.
 //
 // Owner: the progress token, `post_*` excepted.
 #pragma once
@@ -62,7 +61,7 @@ class Engine {
   /// An orderly end of the job; the handle completes when all ranks have been told.
   Handle post_shutdown(const std::string& last_words);
   /// True if the inbox has something that a step has not taken.
-  [[nodiscard]] bool has_mail() const { return mail_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool has_mail() const { return mail_.load(std::memory_order_seq_cst); }
 
   // The progress token's holder.
 

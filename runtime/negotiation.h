@@ -1,11 +1,10 @@
 // Negotiation: which tensors are ready on all ranks, in which order, fused how. Pure.
 //
-//   worker r                                   root
-//   submit(Request) ---- WorkerMessage ------> Coordinator: table name -> {request, ranks that have
-//   it} (a request seen before travels             ready everywhere? agree? -> Response, fused with
-//   others
-//    as one bit: its slot in the               known tensors are named by their slot as well
-//    ResponseCache)       <--- RootMessage --- the same to all ranks, in one ordered stream
+//   worker r                                root
+//   submit(Request) -- WorkerMessage ---->  Coordinator: name -> {request, ranks that have it}
+//   (a request seen before travels as         ready everywhere? agree? -> Response, fused with
+//    one bit: its slot in the                 others; known tensors are named by slot as well
+//    ResponseCache)   <--- RootMessage ---  the same to all ranks, in one ordered stream
 //
 // Every rank keeps the same ResponseCache, because it is changed only by the ordered stream of
 // RootMessages. A WorkerMessage says how much of the stream its sender had seen, so the root knows
@@ -65,8 +64,8 @@ class WorkerNegotiator {
   void flush();
   /// This rank leaves the job in order: all others learn of it.
   void shutdown(const std::string& last_words);
-  /// The message to the root, or nothing if there is nothing new to say. Call until nothing: what is long is
-  /// spread over several messages.
+  /// The message to the root, or nothing if there is nothing new to say. Call until nothing: what
+  /// is long is spread over several messages.
   std::optional<std::vector<std::byte>> take_message();
   /// The root's next message: responses in stream order, to be run in this order. `stop`: see
   /// below.
@@ -101,8 +100,8 @@ class Coordinator {
                                                      std::span<const std::uint32_t> outstanding);
   /// When take_message may have something without new input (hold, stall check), or nothing.
   [[nodiscard]] std::optional<TimePoint> next_deadline() const;
-  /// The smallest number of ranks whose messages could make some waiting tensor ready; 0 if none waits. A
-  /// lower bound is allowed, more is not: the root sleeps until that many have rung.
+  /// The smallest number of ranks whose messages could make some waiting tensor ready; 0 if none
+  /// waits. A lower bound is allowed, more is not: the root sleeps until that many have rung.
   [[nodiscard]] std::uint32_t missing_ranks() const;
   /// For the timeline and tests: (name, ranks that have it) of every waiting tensor.
   [[nodiscard]] std::vector<std::pair<std::string, std::vector<Rank>>> waiting() const;

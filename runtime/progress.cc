@@ -15,8 +15,8 @@ constexpr Duration kInterruptPeriod = 50ms;
 constexpr Duration kIdle = 10ms;
 /// The longest sleep with the token.
 constexpr Duration kLongestSleep = 1s;
-/// Fruitless steps before sleeping; each is followed by some pauses. A step costs about 100 ns.
-constexpr int kSpinSteps = 20;
+/// Fruitless steps before sleeping; each but the first is followed by some pauses: 10 us in all.
+constexpr int kSpinSteps = 20, kCrowdedSpinSteps = 2;
 constexpr int kPausesPerSpin = 10;
 
 void pause_cpu() {
@@ -40,9 +40,11 @@ void block_all_signals() {
 
 }  // namespace
 
-Progress::Progress(Engine& engine, WaitPoint& wait_point, bool threaded)
-    : engine_(engine), wait_point_(wait_point), threaded_(threaded) {
-  if (threaded_) thread_ = std::thread([this] { run_thread(); });
+Progress::Progress(Engine& engine, WaitPoint& wait_point, const ProgressOptions& options)
+    : engine_(engine),
+      wait_point_(wait_point),
+      spin_steps_(options.crowded ? kCrowdedSpinSteps : kSpinSteps) {
+  if (options.threaded) thread_ = std::thread([this] { run_thread(); });
 }
 
 Progress::~Progress() {
@@ -53,7 +55,9 @@ Progress::~Progress() {
 }
 
 void Progress::on_posted(bool caller_waits) {
-  if (taken_.load(std::memory_order_acquire)) {
+  // Either we see that the token is free, or its holder sees the mail when he gives it back: four
+  // sequentially consistent accesses, two here (Engine::post_* stores the mail) and two there.
+  if (taken_.load(std::memory_order_seq_cst)) {
     wait_point_.wake();
   } else if (!caller_waits) {
     kick();
@@ -86,8 +90,9 @@ bool Progress::drive_start(const std::function<bool()>& ready, Deadline deadline
   while (!try_take())
     std::this_thread::yield();
   drive(ready, deadline.at);
+  const bool is_ready = ready();  // Asks the engine, so with the token.
   give_back();
-  return ready();
+  return is_ready;
 }
 
 void Progress::drive(const std::function<bool()>& until, TimePoint limit) {
@@ -99,7 +104,7 @@ void Progress::drive(const std::function<bool()>& until, TimePoint limit) {
       fruitless = 0;
       continue;
     }
-    if (++fruitless < kSpinSteps) {
+    if (++fruitless < spin_steps_) {
       for (int i = 0; i < kPausesPerSpin; ++i)
         pause_cpu();
       continue;
@@ -109,14 +114,16 @@ void Progress::drive(const std::function<bool()>& until, TimePoint limit) {
     engine_.count_sleep();
     wait_point_.sleep({wake_at}, engine_.need(),
                       [this, now, &until] { return !engine_.step(now) && !until(); });
-    fruitless = kSpinSteps - 1;  // One look after waking, then sleep again.
+    fruitless = spin_steps_ - 1;  // One look after waking, then sleep again.
   }
 }
 
 void Progress::give_back() {
+  // Whoever takes the token next may step at once: only the mail may be asked for afterwards.
+  const bool busy = engine_.busy();
   taken_.store(false, std::memory_order_seq_cst);
   // A submission that saw the token taken relies on us.
-  if (engine_.busy()) kick();
+  if (busy || engine_.has_mail()) kick();
 }
 
 void Progress::kick() {

@@ -4,15 +4,11 @@
 // hand-over, so a small call costs no thread switch), or the engine thread. Everybody else who
 // waits sleeps on his handle.
 //
-//   caller in drive_until: takes the token if it is free; steps until its handle is done; gives it
-//   back.
-//                          If tensors are still in flight then, it kicks the engine thread: one
-//                          wake.
-//   engine thread:         parked, until it is kicked by an asynchronous submission or by a leaving
-//   caller, or
-//                          until no caller has been active for kIdle. Then it takes the token and
-//                          steps; it parks again as soon as a burst of work is over, so that
-//                          callers drive themselves.
+//  - A caller in drive_until takes the token if it is free, steps until its handle is done, and
+//    gives it back. If tensors are still in flight then, it kicks the engine thread: one wake.
+//  - The engine thread is parked until it is kicked by an asynchronous submission or by a leaving
+//    caller, or until no caller has been active for kIdle. Then it takes the token and steps. It
+//    parks again as soon as a burst of work is over, so that callers drive themselves.
 //
 // So some thread always sleeps on the doorbell whenever a peer may want something, and a loop of
 // synchronous calls never wakes a second thread.
@@ -30,10 +26,16 @@
 
 namespace hora {
 
+struct ProgressOptions {
+  bool threaded = true;  ///< False: no engine thread, only callers drive.
+  /// The ranks of this host outnumber its cores: who spins keeps the one he waits for from running.
+  bool crowded = false;
+};
+
 class Progress {
  public:
-  /// `threaded` false: no engine thread, only callers drive. Engine and WaitPoint outlive this.
-  Progress(Engine& engine, WaitPoint& wait_point, bool threaded);
+  /// Engine and WaitPoint outlive this.
+  Progress(Engine& engine, WaitPoint& wait_point, const ProgressOptions& options);
   /// Ends the engine thread. No caller may be in a function of this object.
   ~Progress();
   Progress(const Progress&) = delete;
@@ -71,7 +73,7 @@ class Progress {
   bool kicked_ = false;  // Guarded by park_mutex_.
   std::atomic<bool> kick_pending_{false};
   std::atomic<bool> ending_{false};
-  bool threaded_ = false;
+  const int spin_steps_;
   std::thread thread_;
 };
 

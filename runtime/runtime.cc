@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <optional>
+#include <thread>
 
 #include <unistd.h>
 
@@ -124,6 +125,8 @@ class RuntimeImpl final : public Runtime {
 
   void shutdown(const std::string& last_words) override {
     if (forked_ || !progress_) return;
+    // The launcher first: when the others fail for our sake, it must know whose failure it is.
+    if (!last_words.empty()) control_->report(last_words);
     const Handle told = engine_->post_shutdown(last_words);
     if (!told->done()) {
       progress_->on_posted(true);
@@ -186,10 +189,17 @@ class RuntimeImpl final : public Runtime {
         control_->watch(Rank(static_cast<std::int32_t>(rank)), std::move(witness));
       }
     }
-    progress_ = std::make_unique<Progress>(*engine_, *wait_point_, config_.engine_thread);
-    const bool met = progress_->drive_start(
-        [this] { return engine_->agreed() || engine_->stopped().has_value(); }, deadline);
-    if (engine_->stopped()) return fail(*engine_->stopped());
+    const bool crowded =
+        placement_.local_size > static_cast<int>(std::thread::hardware_concurrency());
+    progress_ = std::make_unique<Progress>(*engine_, *wait_point_,
+                                           ProgressOptions{config_.engine_thread, crowded});
+    std::optional<Error> stopped;
+    const auto ready = [this, &stopped] {
+      stopped = engine_->stopped();
+      return engine_->agreed() || stopped;
+    };
+    const bool met = progress_->drive_start(ready, deadline);
+    if (stopped) return fail(*stopped);
     if (!met) {
       return fail(ErrorKind::timeout, "not all ranks built their session within " +
                                           std::to_string(config_.start_timeout_ms) +

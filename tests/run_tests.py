@@ -140,6 +140,8 @@ def main() -> int:
     parser.add_argument("--pytest", action="store_true")
     options, pytest_arguments = parser.parse_known_args()
 
+    # A caller's time limit ends what runs here too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     totals = Totals()
     for item in options.ctest:
         build, _, names = item.partition(":")

@@ -1,5 +1,7 @@
-// Fifo: a queue in one circular buffer that grows to its high-water mark and then allocates no
-// more.
+// Fifo: a queue in one circular buffer.
+//
+// It grows to its high-water mark and allocates no more after that, where a std::deque allocates
+// and frees a block every few elements for ever. Its bound is its user's business.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,7 @@
 // Inbox: what has come over one link that carries frames. See inbox.cc.
+//
+// It knows no socket: the transport hands it lines and asks where payloads go, so that tcp,
+// loopback and a fuzzer drive the same checks.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,6 @@
 // Loopback: links in memory, with a plan of faults. For tests. See loopback.cc.
+//
+// A test walks every message of a small run and closes, stalls, changes or repeats it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // Outbox: what is to go over one socket, and in which order. See outbox.cc.
+//
+// It knows no socket: it plans pieces to write, and is told how many bytes of them were taken.
 #pragma once
 
 #include <array>

@@ -2,16 +2,14 @@
 //
 // Areas that a rank reserves in its own arena, beside the slots:
 //
-//   lines    [lane][slot of the window][receiver][tag]   64 B each: "this message is published"
-//   counts   [lane]                                      how far this rank is done
-//   control  [receiver]                                  a byte ring per peer, and how much this
-//   rank has
-//                                                        taken from the ring that the peer writes
-//                                                        for it
+//   lines    [lane][slot of the window][receiver][tag]  64 B each: "this message is published"
+//   counts   [lane]                                     how far this rank is done
+//   control  [receiver]                                 a byte ring for that peer, and how much
+//                                                       this rank has taken from the peer's ring
 //
-// A message is published by storing its line's fields and then, with release, the stamp (position +
-// 1). The receiver polls that one line of the sender's arena, so messages need no queue, arrive in
-// any order and before the receiver has started the position. A line is written again only W
+// A message is published by storing its line's fields and then, with release, the stamp (position
+// plus 1). The receiver polls that one line of the sender's arena, so messages need no queue, arrive
+// in any order and before the receiver has started the position. A line is written again only W
 // positions later, when every member is done with the first use: there is nothing to lock and
 // nothing to wait for.
 //
@@ -33,6 +31,7 @@
 #include <unistd.h>
 
 #include "runtime/base/check.h"
+#include "runtime/base/fork.h"
 
 namespace hora {
 
@@ -102,6 +101,7 @@ class ShmLink final : public Link {
         peer_(peer),
         arena_(std::move(arena)),
         eventfd_(std::move(eventfd)),
+        guard_(eventfd_.get()),
         lines_(typed<Line>(arena_->at(offer.lines_offset))),
         counts_(typed<CountCell>(arena_->at(offer.counts_offset))),
         rings_(typed<ControlRing>(arena_->at(offer.control_offset))) {}
@@ -177,8 +177,8 @@ class ShmLink final : public Link {
     if (!data_dirty_ && !control_dirty_ && !count_dirty_) return;
     DoorbellWords& bell = arena_->doorbell();
     if (data_dirty_ || control_dirty_) {
-      // The root's answer wakes at once. A request to the root is one ring: the root knows how many it
-      // waits for.
+      // The root's answer wakes at once. A request to the root is one ring: the root knows how many
+      // it waits for.
       ring(bell, eventfd_.get(), control_dirty_ && own_.self == Rank(0));
     } else {
       std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -251,6 +251,7 @@ class ShmLink final : public Link {
   Rank peer_;
   std::unique_ptr<PeerArena> arena_;
   Fd eventfd_;
+  ForkGuard guard_;
   const Line* lines_;
   const CountCell* counts_;
   const ControlRing* rings_;

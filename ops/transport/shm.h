@@ -33,8 +33,8 @@ class ShmTransport : public Transport {
   virtual std::unique_ptr<Link> connect(Rank peer, std::unique_ptr<PeerArena> arena,
                                         const ShmOffer& offer, Fd eventfd) = 0;
 
-  /// For tests of a death in the middle of publishing: the `sends`-th send from now (0: the next) fills its
-  /// line and then kills this process (SIGKILL) instead of storing the stamp.
+  /// For tests of a death in the middle of publishing: the `sends`-th send from now (0: the next)
+  /// fills its line and then kills this process (SIGKILL) instead of storing the stamp.
   virtual void set_fault_at_publish(std::uint64_t sends) = 0;
 };
 

@@ -40,6 +40,7 @@
 #include "ops/transport/inbox.h"
 #include "ops/transport/outbox.h"
 #include "runtime/base/check.h"
+#include "runtime/base/fork.h"
 
 namespace hora {
 
@@ -97,6 +98,7 @@ class TcpLink final : public Link {
       : shared_(shared),
         peer_(peer),
         socket_(std::move(socket)),
+        guard_(socket_.get()),
         peer_text_(std::move(peer_text)),
         inbox_(shared.arena, shared.area_offset, shared.layout, shared.epoch),
         outbox_(shared.layout, shared.epoch),
@@ -145,7 +147,7 @@ class TcpLink final : public Link {
   void on_events(std::uint32_t events);
   bool receive();
   bool transmit();
-  /// transmit(), and if its budget was not enough, a new event, so that nobody sleeps over the rest.
+  /// transmit(); if its budget was too small, a new event, so that nobody sleeps over the rest.
   void flush();
 
  private:
@@ -164,6 +166,7 @@ class TcpLink final : public Link {
   TcpShared& shared_;
   Rank peer_;
   Fd socket_;
+  ForkGuard guard_;
   std::string peer_text_;
   Inbox inbox_;
   Outbox outbox_;
@@ -382,6 +385,7 @@ void TcpLink::on_end(int error) {
 void TcpLink::break_link(ErrorKind kind, const std::string& what) {
   if (failure_) return;
   failure_ = Error{kind, fmt::format("rank {} ({}) {}", peer_.value, peer_text_, what), peer_};
+  guard_ = ForkGuard();
   socket_.reset();
 }
 

@@ -1,4 +1,7 @@
-// TCP links: see tcp.cc.
+// TCP: links over sockets, for peers on other hosts. See tcp.cc.
+//
+// Plain epoll and non-blocking sockets, driven by whoever holds the progress token: no thread, no
+// lock, no copy of a payload on either side beyond the kernel's own.
 #pragma once
 
 #include <cstdint>

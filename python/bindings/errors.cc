@@ -1,6 +1,6 @@
-// An exception of Python is a class that is looked up and an instance with attributes. The class is written
-// in Python (hora/exceptions.py), where users read it, and is found when it is needed: only an error pays for
-// that, and no static object holds it.
+// An exception of Python is a class that is looked up and an instance with attributes. The class is
+// written in Python (hora/exceptions.py), where users read it, and is found when it is needed: only
+// an error pays for that, and no static object holds it.
 #include "python/bindings/errors.h"
 
 #include <pybind11/pybind11.h>

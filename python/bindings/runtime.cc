@@ -1,6 +1,6 @@
-// Every function checks for a fork, leaves the GIL, does its work in the core, comes back and raises what there
-// is to raise. Where that order matters it is written out: an exception of Python may be set only with the GIL,
-// and nothing of C++ may be thrown without it.
+// Every function checks for a fork, leaves the GIL, does its work in the core, comes back and
+// raises what there is to raise. Where that order matters it is written out: an exception of Python
+// may be set only with the GIL, and nothing of C++ may be thrown without it.
 #include "python/bindings/runtime.h"
 
 #include <algorithm>

@@ -17,6 +17,7 @@
 #include <span>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/fork.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/result.h"
 #include "runtime/base/wait_point.h"
@@ -63,9 +64,10 @@ class Arena {
 
  private:
   Arena(Fd fd, std::byte* base, std::size_t bytes)
-      : fd_(std::move(fd)), base_(base), bytes_(bytes) {}
+      : fd_(std::move(fd)), guard_(fd_.get()), base_(base), bytes_(bytes) {}
 
   Fd fd_;
+  ForkGuard guard_;
   std::byte* base_;
   std::size_t bytes_;
   std::size_t used_ = kFirstArea;

@@ -1,4 +1,8 @@
 // Fault points: where a test makes this process kill itself (HORA_FAULT, docs/testing.md).
+//
+// A death from outside comes between any two instructions, so a test that sends signals rarely
+// meets the one that matters. A fault point is such a place with a name; the plan says at which of
+// its passes the process dies.
 #pragma once
 
 #include <cstdint>

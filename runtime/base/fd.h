@@ -1,4 +1,8 @@
 // Fd: a file descriptor with one owner.
+//
+// A descriptor that is closed twice closes somebody else's socket, and one that is never closed
+// keeps a peer waiting for an end that does not come. So each has one owner at any time, and moving
+// it is the only way to pass it on.
 #pragma once
 
 #include <utility>

@@ -1,3 +1,6 @@
+// See fork.h. A bit per descriptor number; the child's handler walks the words up to the highest
+// one ever used. dup2 replaces the descriptor in one step: the number is never free, not even for a
+// moment, and the inherited socket is closed without a shutdown.
 #include "runtime/base/fork.h"
 
 #include <array>

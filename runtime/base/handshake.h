@@ -34,8 +34,8 @@ enum class HandshakeRole { initiator, acceptor };
 /// One handshake. Owner: whoever drives the socket.
 class Handshake {
  public:
-  /// `secret` of any length. `expected`: the rank that an initiator wants to reach, or -1; an acceptor
-  /// takes anybody who has the secret, and its owner looks at `peer().rank`.
+  /// `secret` of any length. `expected`: the rank that an initiator wants to reach, or -1; an
+  /// acceptor takes anybody who has the secret, and its owner looks at `peer().rank`.
   Handshake(HandshakeRole role, std::string secret, Identity self, Rank expected);
   ~Handshake();
   Handshake(Handshake&&) noexcept;
@@ -56,8 +56,8 @@ class Handshake {
   std::unique_ptr<State> state_;
 };
 
-/// Runs a handshake over a non-blocking or blocking stream socket until done or until `deadline_ms` from
-/// now. Takes not one byte of what the peer sends after it. Does not close the socket.
+/// Runs a handshake over a non-blocking or blocking stream socket until done or until `deadline_ms`
+/// from now. Takes not one byte of what the peer sends after it. Does not close the socket.
 Result<Identity> run_handshake(int socket, HandshakeRole role, const std::string& secret,
                                const Identity& self, Rank expected, long long deadline_ms);
 

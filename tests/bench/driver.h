@@ -9,8 +9,8 @@
 //              a tenth of the iterations as warm-up
 //              a barrier, then timed calls back to back, each sample from end to end
 //
-// Rank 0 prints one line of JSON per size: quantiles of its samples, and the user and system time of
-// all ranks per call, because latency can be bought with cores.
+// Rank 0 prints one line of JSON per size: quantiles of its samples, and the user and system time
+// of all ranks per call, because latency can be bought with cores.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,11 @@
 // bench_gloo: Gloo's all-reduce over TCP on one host, the peer that PyTorch uses.
 //
-//   bench_gloo RANK SIZE DIRECTORY ALGORITHM BYTES:ITERATIONS,...     once per rank, started together
+//   bench_gloo RANK SIZE DIRECTORY ALGORITHM BYTES:ITERATIONS,...   once per rank, together
 //
 // DIRECTORY is empty and shared by the ranks of one run: they meet through files in it. Gloo has an
 // older interface of one object per buffer (ring-old, ring-chunked, hd) and a newer one of plain
-// functions (ring, bcube); on few cores they differ by more than their algorithms do, so both are here.
+// functions (ring, bcube); on few cores they differ by more than their algorithms do, so both are
+// here.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

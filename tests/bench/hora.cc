@@ -2,8 +2,8 @@
 //
 //   horarun -np P bench_hora BYTES:ITERATIONS,...
 //
-// One name per size, as a training loop has one per gradient: after its first call a tensor is known
-// to the coordinator by a bit.
+// One name per size, as a training loop has one per gradient: after its first call a tensor is
+// known to the coordinator by a bit.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

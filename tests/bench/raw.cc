@@ -2,14 +2,9 @@
 //
 //   bench_raw [ranks] [--algorithm direct] [--segment BYTES] [--window W]
 //
-// Prints the median, p10, p90 and mean time of a call and the CPU of all ranks per call, for 1 KB .. 100 MB.
-// This is the row to hold against bench_floor: what the executor adds to an exchange written by hand.
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
+// Prints the median, p10, p90 and mean time of a call and the CPU of all ranks per call, for 1 KB
+// .. 100 MB. This is the row to hold against bench_floor: what the executor adds to an exchange
+// written by hand.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -18,6 +13,12 @@
 #include <numeric>
 #include <string>
 #include <vector>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "ops/algorithms/algorithms.h"
 #include "ops/executor.h"
@@ -52,7 +53,8 @@ struct Options {
 
 void meet(std::atomic<int>& counter, int ranks) {
   ++counter;
-  while (counter < ranks) usleep(100);
+  while (counter < ranks)
+    usleep(100);
 }
 
 std::uint64_t cpu_us() {
@@ -68,7 +70,8 @@ class RawRank {
       : options_(options), rank_(rank), arena_(*Arena::make(256 << 20, make_worker_id(), true)) {
     layout_ = {2, options.window, 1 << 20, static_cast<std::uint16_t>(2 * options.ranks + 2)};
     area_ = *arena_->reserve(layout_.area_bytes(), "slots");
-    transport_ = std::move(*ShmTransport::make(*arena_, layout_, Epoch(1), Rank(rank), options.ranks));
+    transport_ =
+        std::move(*ShmTransport::make(*arena_, layout_, Epoch(1), Rank(rank), options.ranks));
     wait_point_ = std::move(*WaitPoint::make(arena_->doorbell()));
     ArenaHeader header;
     std::memcpy(&header, arena_->at(0), sizeof header);
@@ -108,9 +111,9 @@ class RawRank {
     auto* memory = reinterpret_cast<std::byte*>(data);
     run->pieces.push_back({memory, memory, 0, bytes});
     run->total_bytes = bytes;
-    const std::uint64_t wanted = options_.segment != 0
-                                     ? options_.segment
-                                     : std::max<std::uint64_t>(128 << 10, options_.ranks * (32 << 10));
+    const std::uint64_t wanted =
+        options_.segment != 0 ? options_.segment
+                              : std::max<std::uint64_t>(128 << 10, options_.ranks * (32 << 10));
     run->segment_bytes = fit_segment(*schedule, true, layout_.slot_bytes, wanted);
     executor_->enqueue(0, std::move(run));
     int fruitless = 0;
@@ -118,7 +121,8 @@ class RawRank {
       if (step()) {
         fruitless = 0;
       } else if (++fruitless < 20) {
-        for (int i = 0; i < 10; ++i) __builtin_ia32_pause();
+        for (int i = 0; i < 10; ++i)
+          __builtin_ia32_pause();
       } else {
         wait_point_->sleep(Deadline::after(1s), executor_->need(), [this] { return !step(); });
         fruitless = 19;
@@ -149,12 +153,14 @@ class RawRank {
 
 void run_rank(Shared& shared, int rank, const Options& options) {
   RawRank raw(shared, rank, options);
-  const std::vector<std::pair<std::size_t, int>> sizes = {
-      {1 << 10, 3000}, {8 << 10, 2000}, {64 << 10, 1000}, {1 << 20, 200}, {16 << 20, 20}, {102'400'000, 6}};
+  const std::vector<std::pair<std::size_t, int>> sizes = {{1 << 10, 3000},  {8 << 10, 2000},
+                                                          {64 << 10, 1000}, {1 << 20, 200},
+                                                          {16 << 20, 20},   {102'400'000, 6}};
   int row = 0;
   for (const auto& [bytes, iterations] : sizes) {
     std::vector<float> data(bytes / sizeof(float), 0.0f);
-    for (int i = 0; i < std::max(2, iterations / 10); ++i) raw.allreduce(data.data(), data.size());
+    for (int i = 0; i < std::max(2, iterations / 10); ++i)
+      raw.allreduce(data.data(), data.size());
     std::vector<double> times;
     const std::uint64_t cpu_before = cpu_us();
     for (int i = 0; i < iterations; ++i) {
@@ -168,9 +174,11 @@ void run_rank(Shared& shared, int rank, const Options& options) {
     if (rank == 0) {
       const double mean = std::accumulate(times.begin(), times.end(), 0.0) / iterations;
       std::sort(times.begin(), times.end());
-      const auto at = [&](double q) { return times[static_cast<std::size_t>(q * (iterations - 1))]; };
-      std::printf("%10zu B  median %10.1f us  p10 %10.1f  p90 %10.1f  mean %10.1f  cpu %10.1f us\n", bytes,
-                  at(0.5), at(0.1), at(0.9), mean,
+      const auto at = [&](double q) {
+        return times[static_cast<std::size_t>(q * (iterations - 1))];
+      };
+      std::printf("%10zu B  median %10.1f us  p10 %10.1f  p90 %10.1f  mean %10.1f  cpu %10.1f us\n",
+                  bytes, at(0.5), at(0.1), at(0.9), mean,
                   static_cast<double>(shared.cpu_us[row]) / iterations);
       std::fflush(stdout);
     }
@@ -195,7 +203,8 @@ int main(int argc, char** argv) {
       options.ranks = std::clamp(std::atoi(argument.c_str()), 1, kMaxRanks);
     }
   }
-  void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return 1;
   auto* shared = new (memory) Shared{};
   for (int rank = 0; rank < options.ranks; ++rank) {

@@ -1,4 +1,6 @@
-// Controls and a rendezvous in one process, over real sockets.
+// Controls and a rendezvous in one process, over real sockets: threads are the ranks.
+//
+// Joining, starting again, going with and without goodbye, and the words of every refusal.
 #include "elastic/control.h"
 
 #include <array>
@@ -9,8 +11,7 @@
 
 #include "tests/elastic/job_threads.h"
 
-using namespace hora;
-using namespace hora::test;
+namespace hora::test {
 
 namespace {
 
@@ -225,25 +226,32 @@ TEST_CASE("control: without a rendezvous the error says where it was expected an
   CHECK_THAT(control.error().message, Catch::Contains("rank 0 runs it"));
 }
 
-TEST_CASE("control: a second process of a rank is refused, the job goes on") {
+TEST_CASE("control: of two processes of one rank the second is refused, and the job starts") {
   auto server = RendezvousServer::start(server_options(2));
   REQUIRE(server);
-  Config config = quick_config();
   const std::string place = (*server)->endpoint();
-  // Two of three threads say they are rank 0: whoever comes second is told so.
-  const auto outcomes = on_all_ranks<std::string>(3, [&](int thread) -> std::string {
-    auto control = join(
-        placement_at(place, thread == 2 ? 0 : thread, 2), [](ControlEvent) {}, config);
-    return control ? "joined" : control.error().message;
-  });
-  int joined = 0;
-  for (const std::string& outcome : outcomes) {
-    joined += outcome == "joined";
-    if (outcome != "joined") {
-      CHECK_THAT(outcome, Catch::StartsWith("two processes say they are rank 0"));
-    }
+  std::vector<std::future<std::string>> zeros;
+  std::promise<void> all_started;
+  const std::shared_future<void> started = all_started.get_future().share();
+  const auto outcome_of = [&](int rank) -> std::string {
+    auto control = join(placement_at(place, rank, 2));
+    if (!control) return control.error().message;
+    started.wait();
+    return "joined";
+  };
+  for (int i = 0; i < 2; ++i)
+    zeros.push_back(std::async(std::launch::async, outcome_of, 0));
+  // Whoever comes second is refused at once; the other waits for rank 1.
+  std::size_t refused = 0;
+  const Deadline deadline = Deadline::after(20s);
+  while (zeros[refused].wait_for(1ms) != std::future_status::ready) {
+    REQUIRE_FALSE(deadline.passed(steady_now()));
+    refused = 1 - refused;
   }
-  CHECK(joined == 2);
+  CHECK_THAT(zeros[refused].get(), Catch::StartsWith("two processes say they are rank 0: pid "));
+  all_started.set_value();
+  CHECK(outcome_of(1) == "joined");
+  CHECK(zeros[1 - refused].get() == "joined");
 }
 
 TEST_CASE(
@@ -265,3 +273,5 @@ TEST_CASE(
   CHECK_THAT(control.error().message, !Catch::Contains("guessed"));
   CHECK((*server)->stats().strangers > 0);
 }
+
+}  // namespace hora::test

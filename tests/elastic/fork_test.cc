@@ -1,4 +1,7 @@
 // What a forked child holds of its parent's connections: nothing.
+//
+// Each test forks a child that keeps running while the parent closes its end: the peer's end of
+// file shows whether the child still held the connection.
 #include "runtime/base/fork.h"
 
 #include <array>
@@ -13,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-using namespace hora;
+namespace hora::test {
 
 namespace {
 
@@ -145,3 +148,5 @@ TEST_CASE("fork: forking while other threads track and untrack neither hangs nor
   busy.join();
   CHECK(failures == 0);
 }
+
+}  // namespace hora::test

@@ -1,8 +1,11 @@
+// The monitor's decisions, with time as the test says.
+//
+// Ranks 0 and 1 are watched with a limit of 2 s; `pass` lets time go by in steps of 100 ms.
 #include "elastic/heartbeat_monitor.h"
 
 #include <catch2/catch.hpp>
 
-using namespace hora;
+namespace hora::test {
 
 namespace {
 
@@ -66,7 +69,7 @@ TEST_CASE("heartbeat: who has stopped is not missed, and a beat of it means noth
 TEST_CASE("heartbeat: a monitor that slept blames nobody for it") {
   Watch watch;
   watch.pass(1s, {Rank(0), Rank(1)});
-  watch.now += 1h;
+  watch.now += 3600s;
   CHECK(watch.monitor.check(watch.now).empty());
   // From here on silence counts again.
   watch.pass(3s, {Rank(0)});
@@ -83,3 +86,5 @@ TEST_CASE("heartbeat: a check is due while somebody is watched") {
   monitor.stop(Rank(0));
   CHECK_FALSE(monitor.next_check());
 }
+
+}  // namespace hora::test

@@ -1,5 +1,7 @@
-// A job whose ranks are threads of the test: placements, members, and a way to run all ranks at
-// once. Results come back as values, so that every assertion stays on the test's thread.
+// A job whose ranks are threads of the test.
+//
+// Placements, members, and a way to run all ranks at once. Results come back as values, so that
+// every assertion stays on the test's thread.
 #pragma once
 
 #include <functional>
@@ -44,7 +46,7 @@ std::vector<T> on_all_ranks(int size, const std::function<T(int rank)>& body) {
 class EventLog {
  public:
   Control::Sink sink();
-  /// Waits until an event satisfies `wanted`; nothing after 20 s.
+  /// Waits for the first event that satisfies `wanted`; nothing after 20 s.
   std::optional<ControlEvent> wait_for(const std::function<bool(const ControlEvent&)>& wanted);
   std::optional<ControlEvent> wait_for(ControlEvent::Kind kind, Rank peer);
   [[nodiscard]] std::size_t count() const;

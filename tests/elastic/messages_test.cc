@@ -1,3 +1,6 @@
+// The wire format of control messages: what is written is read, and nothing else is believed.
+//
+// Every sample is cut at every byte, damaged at random (fixed seed) and streamed in odd pieces.
 #include "elastic/messages.h"
 
 #include <cstring>
@@ -5,7 +8,7 @@
 
 #include <catch2/catch.hpp>
 
-using namespace hora;
+namespace hora::test {
 
 namespace {
 
@@ -133,3 +136,5 @@ TEST_CASE("messages: a reader refuses a length beyond its bound at once") {
   reader.feed(std::as_bytes(std::span(&length, 1)));
   CHECK_FALSE(reader.next());
 }
+
+}  // namespace hora::test

@@ -1,5 +1,9 @@
+// The socket helpers: endpoints in words, abstract sockets, descriptors that travel, deadlines.
+//
+// Everything runs on socket pairs and fresh names, so tests can run side by side.
 #include "elastic/net.h"
 
+#include <algorithm>
 #include <array>
 
 #include <catch2/catch.hpp>
@@ -7,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-using namespace hora;
+namespace hora::test {
 
 namespace {
 
@@ -41,6 +45,7 @@ TEST_CASE("net: endpoints are read and written in one spelling") {
 TEST_CASE("net: what is no endpoint is refused with its text") {
   for (const std::string text : {"", "host", "host:", ":80", "host:0", "host:65536", "host:8x",
                                  "fd00::1:80", "[]:80", "unix:", "a:1,"}) {
+    INFO(text);
     const auto endpoints = parse_endpoints(text);
     REQUIRE_FALSE(endpoints);
     CHECK(endpoints.error().kind == ErrorKind::invalid_argument);
@@ -108,3 +113,5 @@ TEST_CASE("net: local addresses are numeric and end with loopback") {
       CHECK((*it == "127.0.0.1" || *it == "::1" || it->starts_with("127.")));
   }
 }
+
+}  // namespace hora::test

@@ -1,3 +1,6 @@
+// Where a process stands, from every starter's variables: tables of environments.
+//
+// The environment is a map here; nothing is read from the one the test runs in.
 #include <map>
 #include <string>
 
@@ -5,7 +8,7 @@
 
 #include "elastic/control.h"
 
-using namespace hora;
+namespace hora::test {
 
 namespace {
 
@@ -236,3 +239,5 @@ TEST_CASE("placement: a size of one needs no place to meet") {
   CHECK(placement->rendezvous.empty());
   CHECK_FALSE(placement->serve);
 }
+
+}  // namespace hora::test

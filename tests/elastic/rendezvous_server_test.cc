@@ -1,4 +1,6 @@
 // The server against strangers: what they cost is bounded, and members do not notice them.
+//
+// Strangers send random bytes or nothing; descriptors and connections are counted before and after.
 #include "elastic/rendezvous_server.h"
 
 #include <random>
@@ -12,8 +14,7 @@
 #include "elastic/net.h"
 #include "tests/elastic/job_threads.h"
 
-using namespace hora;
-using namespace hora::test;
+namespace hora::test {
 
 namespace {
 
@@ -120,3 +121,5 @@ TEST_CASE("server: the kernel's word about a process is put in words") {
              Catch::StartsWith("state R") || Catch::StartsWith("state S"));
   CHECK(process_state(0x7fffffff).empty());
 }
+
+}  // namespace hora::test

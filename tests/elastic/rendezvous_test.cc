@@ -1,9 +1,12 @@
-// The decisions of the rendezvous, without a socket: connection 10 + r belongs to rank r.
+// The decisions of the rendezvous, without a socket.
+//
+// Connection 10 + r belongs to rank r; the test says what time it is and reads what the rendezvous
+// would send, close and tell.
 #include "elastic/rendezvous.h"
 
 #include <catch2/catch.hpp>
 
-using namespace hora;
+namespace hora::test {
 
 namespace {
 
@@ -284,3 +287,5 @@ TEST_CASE("rendezvous: words without a World, or of the wrong sort, end the conn
   stage.hear(21, Goodbye{});
   CHECK(stage.closed(21));
 }
+
+}  // namespace hora::test

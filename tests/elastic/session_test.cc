@@ -1,5 +1,6 @@
-// Sessions of several ranks in one process: threads build them together, over shared memory and
-// over TCP.
+// Sessions of several ranks in one process, over shared memory and over TCP.
+//
+// Threads build them together; then every rank says something to every other over the new links.
 #include "elastic/session.h"
 
 #include <algorithm>
@@ -15,8 +16,7 @@
 #include "elastic/net.h"
 #include "tests/elastic/job_threads.h"
 
-using namespace hora;
-using namespace hora::test;
+namespace hora::test {
 
 namespace {
 
@@ -340,3 +340,5 @@ TEST_CASE("session: a session that fails gives its arena space back") {
   const auto reserved = workers[0].arena->reserve(6 << 20, "a large area");
   CHECK(reserved);
 }
+
+}  // namespace hora::test

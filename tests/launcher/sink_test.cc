@@ -38,14 +38,19 @@ std::string read_some(const Fd& fd) {
   return {buffer.data(), got > 0 ? static_cast<std::size_t>(got) : 0};
 }
 
-// Everything of the sink, as the reader sees it.
+// Everything of the sink, as the reader sees it: also what the pipe holds when the sink is empty.
 std::string drain(Sink& sink, const Fd& reader) {
+  REQUIRE(::fcntl(reader.get(), F_SETFL, O_NONBLOCK) == 0);
   std::string text;
   while (!sink.empty()) {
     REQUIRE(sink.flush());
     text += read_some(reader);
   }
-  return text;
+  while (true) {
+    const std::string more = read_some(reader);
+    if (more.empty()) return text;
+    text += more;
+  }
 }
 
 TEST_CASE("lines carry their prefix, and a last line without newline gets one") {
@@ -81,7 +86,7 @@ TEST_CASE("a reader that does not read makes the sink full, not blocked, and not
     REQUIRE(sink.flush());
   }
   CHECK_FALSE(sink.empty());
-  CHECK(drain(sink, ends.read) + read_some(ends.read).substr(0, 0) == expected);
+  CHECK((drain(sink, ends.read) == expected));  // not expanded: it is long
   CHECK_FALSE(sink.full());
 }
 

@@ -8,6 +8,9 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
 
 #include <catch2/catch.hpp>
 #include <fcntl.h>
@@ -58,7 +61,7 @@ std::string read_all(const Fd& fd) {
 
 // Runs a shell script; its standard output.
 std::string output_of(const std::string& script, const Inherited& inherited) {
-  const Fd null(::open("/dev/null", O_RDONLY));
+  const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   const std::string shell = "/bin/sh";
   const std::vector<std::string> arguments = {"sh", "-c", script};
   const Environment environment = {"PATH=/usr/bin:/bin", "GREETING=hello"};
@@ -75,28 +78,55 @@ TEST_CASE("a worker has our environment, a process group of its own, and an empt
                   read_inherited()) == "own\n");
 }
 
-TEST_CASE("a worker has no descriptor of ours") {
-  const Fd other(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  CHECK(output_of("ls /proc/$$/fd | tr '\\n' ' '", read_inherited()) == "0 1 2 ");
+// The descriptors of this process that a child may inherit, and the three that every worker has.
+std::set<int> inheritable_descriptors() {
+  std::set<int> result = {0, 1, 2};
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename().string());
+    const int flags = ::fcntl(fd, F_GETFD);
+    if (flags >= 0 && (flags & FD_CLOEXEC) == 0) result.insert(fd);
+  }
+  return result;
+}
+
+// The signals that a process blocks and ignores; `pid` may be $$. The shell itself reads, since
+// some shells block everything while they start a program.
+std::string signals_of(const std::string& pid, const Inherited& inherited) {
+  return output_of(
+      "while read name value; do case $name in SigBlk:|SigIgn:) echo $name $value;; "
+      "esac; done < /proc/" +
+          pid + "/status",
+      inherited);
+}
+
+TEST_CASE("a worker has no descriptor of ours, but those that we were given") {
+  const Fd ours(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  REQUIRE(ours.valid());
+  const std::set<int> expected = inheritable_descriptors();
+  std::istringstream listed(output_of("ls /proc/$$/fd", read_inherited()));
+  CHECK(std::set<int>(std::istream_iterator<int>(listed), {}) == expected);
 }
 
 TEST_CASE("a worker's signals are as they were inherited, not as we use them") {
   const Inherited inherited = read_inherited();
+  const std::string before = signals_of(std::to_string(::getpid()), inherited);
   sigset_t blocked;
   sigemptyset(&blocked);
-  sigaddset(&blocked, SIGTERM);
+  sigaddset(&blocked, SIGWINCH);
   ::sigprocmask(SIG_BLOCK, &blocked, nullptr);
-  const auto before = ::signal(SIGPIPE, SIG_IGN);
-  const std::string masks = output_of("grep -E 'Sig(Blk|Ign)' /proc/$$/status", inherited);
-  ::signal(SIGPIPE, before);
+  const auto handler = ::signal(SIGWINCH, SIG_IGN);
+  const std::string ours = signals_of(std::to_string(::getpid()), inherited);
+  const std::string workers = signals_of("$$", inherited);
+  ::signal(SIGWINCH, handler);
   ::sigprocmask(SIG_SETMASK, &inherited.signal_mask, nullptr);
-  CHECK(masks == "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
+  CHECK(ours != before);
+  CHECK(workers == before);
 }
 
 TEST_CASE("a file that is no program is reported with the reason") {
   const Folder folder;
   const std::string script = folder.file("script", "echo hi\n", 0755);
-  const Fd null(::open("/dev/null", O_RDONLY));
+  const Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   const Environment environment;
   const Inherited inherited = read_inherited();
   const auto result = spawn({script, {script}, environment, inherited}, null.get());

@@ -63,6 +63,35 @@ TEST_CASE("the first failure decides the code, not what follows") {
   CHECK(job.exit_code() == 3);
 }
 
+TEST_CASE("the worker that gave last words is the cause, though others end before it") {
+  Termination job({});
+  job.on_last_words(Rank(2));
+  job.on_failure({Rank(0), {false, 1, false}}, kStart);
+  CHECK(job.step({2, false}, kStart + 2s) == Order::none);
+  job.on_failure({Rank(1), {false, 1, false}}, kStart + 2s);
+  job.on_failure({Rank(2), {false, 3, false}}, kStart + 2100ms);
+  CHECK(job.step({1, false}, kStart + 2599ms) == Order::none);
+  CHECK(job.step({1, false}, kStart + 2600ms) == Order::ask);
+  CHECK(job.failure()->rank == Rank(2));
+  CHECK(job.exit_code() == 3);
+}
+
+TEST_CASE("last words do not excuse the others for ever, nor count after a failure") {
+  Termination job({});
+  job.on_last_words(Rank(2));
+  job.on_last_words(Rank(0));
+  job.on_failure({Rank(0), {false, 1, false}}, kStart);
+  CHECK(job.step({2, false}, kStart + 3s) == Order::ask);
+  job.on_failure({Rank(2), {false, 3, false}}, kStart + 3100ms);
+  CHECK(job.failure()->rank == Rank(0));
+
+  Termination other({});
+  other.on_failure(kKilled, kStart);
+  other.on_last_words(Rank(0));
+  other.on_failure({Rank(0), {false, 1, false}}, kStart + 1ms);
+  CHECK(other.failure()->rank == Rank(2));
+}
+
 TEST_CASE("a signal asks at once and the code is 128 more") {
   Termination job({});
   job.on_signal(SIGINT, kStart);

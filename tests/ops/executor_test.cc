@@ -1,7 +1,7 @@
 // The executor over every algorithm and transport: all ranks end with the same right bytes.
 //
-// Float32 inputs are small whole numbers, so sums are exact in any order and the expected value needs no
-// tolerance; that the bytes agree between ranks is checked apart.
+// Float32 inputs are small whole numbers, so sums are exact in any order and the expected value
+// needs no tolerance; that the bytes agree between ranks is checked apart.
 #include "ops/executor.h"
 
 #include <cstring>
@@ -20,14 +20,16 @@ float value_of(int rank, std::size_t i) {
 
 std::vector<float> input_of(int rank, std::size_t count) {
   std::vector<float> values(count);
-  for (std::size_t i = 0; i < count; ++i) values[i] = value_of(rank, i);
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] = value_of(rank, i);
   return values;
 }
 
 std::vector<float> sum_of_all(int size, std::size_t count) {
   std::vector<float> sum(count);
   for (int r = 0; r < size; ++r) {
-    for (std::size_t i = 0; i < count; ++i) sum[i] += value_of(r, i);
+    for (std::size_t i = 0; i < count; ++i)
+      sum[i] += value_of(r, i);
   }
   return sum;
 }
@@ -100,7 +102,8 @@ TEST_CASE("a broadcast from every root reaches everybody") {
               ranks.enqueue(r, row, root, std::move(run), 8192);
             }
             REQUIRE(ranks.run(random));
-            for (const auto& output : outputs) REQUIRE(output == source);
+            for (const auto& output : outputs)
+              REQUIRE(output == source);
           }
         }
       }
@@ -144,7 +147,8 @@ TEST_CASE("an all-gather joins contributions of any lengths, none included") {
             ranks.enqueue(r, row, 0, std::move(run), 2048);
           }
           REQUIRE(ranks.run(random));
-          for (const auto& output : outputs) REQUIRE(output == expected);
+          for (const auto& output : outputs)
+            REQUIRE(output == expected);
         }
       }
     }
@@ -177,7 +181,8 @@ TEST_CASE("fused tensors of odd sizes keep their own bytes, prescaled and averag
     REQUIRE(ranks.run(random));
     for (std::size_t t = 0; t < counts.size(); ++t) {
       std::vector<float> expected = sum_of_all(size, counts[t]);
-      for (float& value : expected) value = value * 2.0f / 3.0f;
+      for (float& value : expected)
+        value = value * 2.0f / 3.0f;
       for (int r = 0; r < size; ++r) {
         REQUIRE(tensors[static_cast<std::size_t>(r)][t] == expected);
       }
@@ -202,12 +207,13 @@ TEST_CASE("lanes and long queues of collectives never mix, in any interleaving")
       for (int c = 0; c < 12; ++c) {
         const AlgorithmRow& row = *rows[random() % rows.size()];
         counts.push_back(random() % 5000);
-        for (int r = 0; r < size; ++r) outputs[static_cast<std::size_t>(r)].emplace_back(counts.back());
+        for (int r = 0; r < size; ++r)
+          outputs[static_cast<std::size_t>(r)].emplace_back(counts.back());
         for (int r = 0; r < size; ++r) {
           inputs.push_back(input_of(r, counts.back()));
           ranks.enqueue(r, row, 0,
-                        reduce_run(inputs.back(), outputs[static_cast<std::size_t>(r)].back()), 2048,
-                        static_cast<std::uint16_t>(c % 2));
+                        reduce_run(inputs.back(), outputs[static_cast<std::size_t>(r)].back()),
+                        2048, static_cast<std::uint16_t>(c % 2));
         }
         // std::vector moves when the outer vector grows: pointers to the buffers stay valid.
       }
@@ -227,8 +233,8 @@ TEST_CASE("a fault at any message: nobody ends with a wrong sum") {
   const std::size_t count = 3000;
   const std::vector<float> expected = sum_of_all(size, count);
   std::uint64_t most = 0;
-  for (const FaultAction action : {FaultAction::duplicate, FaultAction::corrupt, FaultAction::close,
-                                   FaultAction::stall}) {
+  for (const FaultAction action :
+       {FaultAction::duplicate, FaultAction::corrupt, FaultAction::close, FaultAction::stall}) {
     for (int from = 0; from < size; ++from) {
       for (int to = 0; to < size; ++to) {
         if (from == to) continue;
@@ -257,7 +263,8 @@ TEST_CASE("a fault at any message: nobody ends with a wrong sum") {
             } else if (action == FaultAction::corrupt || action == FaultAction::close) {
               // Whoever is not done knows of a dead link, or waits for one who does.
               bool somebody_knows = false;
-              for (int q = 0; q < size; ++q) somebody_knows = somebody_knows || ranks.failure(q);
+              for (int q = 0; q < size; ++q)
+                somebody_knows = somebody_knows || ranks.failure(q);
               REQUIRE(somebody_knows);
             }
           }

@@ -55,16 +55,25 @@ class Job:
 
     def results(self, function: str) -> list[Any]:
         """Return what `function` returned on each rank; fails the test if it did not return."""
-        for rank, outcome in enumerate(self.outcomes[function]):
-            if outcome is None or not outcome[0]:
-                reason = "did not finish" if outcome is None else outcome[1]
-                tail = self.output[-6000:]
-                pytest.fail(
-                    f"{function}, rank {rank} of {self.size}: {reason}\nexit status "
-                    f"{self.status}, output:\n{tail}",
-                    pytrace=False,
-                )
-        return [outcome[1] for outcome in self.outcomes[function] if outcome is not None]
+        outcomes = self.outcomes[function]
+        errors = [
+            f"rank {rank} of {self.size}: {outcome[1]}"
+            for rank, outcome in enumerate(outcomes)
+            if outcome is not None and not outcome[0]
+        ]
+        if errors:
+            pytest.fail("\n".join([f"{function} failed", *errors]), pytrace=False)
+        missing = [rank for rank, outcome in enumerate(outcomes) if outcome is None]
+        if missing:
+            why = f"{function} did not finish on ranks {missing}; exit status {self.status}"
+            pytest.fail(why if self.explained else f"{why}:\n{self.output[-6000:]}", pytrace=False)
+        return [outcome[1] for outcome in outcomes if outcome is not None]
+
+    @property
+    def explained(self) -> bool:
+        """Whether some function's own failure explains why later ones did not finish."""
+        every = [outcome for outcomes in self.outcomes.values() for outcome in outcomes]
+        return any(outcome is not None and not outcome[0] for outcome in every)
 
 
 def environment(overrides: dict[str, str]) -> dict[str, str]:
@@ -100,7 +109,7 @@ def run_job(
     size: int,
     what: Path | list[Callable[[], Any]],
     directory: Path,
-    timeout: float = 60,
+    timeout: float = 120,
     env: dict[str, str] | None = None,
     arguments: tuple[str, ...] = (),
 ) -> Job:
@@ -128,7 +137,7 @@ def run_ranks(tmp_path: Path) -> Callable[..., Job]:
         size: int,
         what: Any,
         *arguments: str,
-        timeout: float = 60,
+        timeout: float = 120,
         env: dict[str, str] | None = None,
     ) -> Job:
         if callable(what):
@@ -164,7 +173,7 @@ def checked(
 ) -> Callable[..., list[Any]]:
     """Return ``checked(check, size)``: what the check returned on each rank."""
 
-    def outcome(check: Callable[[], Any], size: int, timeout: float = 150) -> list[Any]:
+    def outcome(check: Callable[[], Any], size: int, timeout: float = 280) -> list[Any]:
         key = (request.module.__name__, size)
         if key not in jobs:
             directory = tmp_path_factory.mktemp("ranks")

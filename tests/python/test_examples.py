@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_digits_are_learnt(run_ranks: Callable[..., Any], size: int) -> None:
-    job = run_ranks(size, EXAMPLES / "torch_digits.py", "--require-accuracy", "97", timeout=120)
+    job = run_ranks(size, EXAMPLES / "torch_digits.py", "--require-accuracy", "97", timeout=240)
     assert job.status == 0, job.output
     accuracy = re.search(r"test accuracy ([\d.]+) %", job.output)
     assert accuracy is not None
@@ -29,6 +29,6 @@ def test_a_missed_accuracy_is_a_failure(run_ranks: Callable[..., Any]) -> None:
 
 
 def test_numpy_allreduce(run_ranks: Callable[..., Any]) -> None:
-    job = run_ranks(3, EXAMPLES / "numpy_allreduce.py", timeout=60)
+    job = run_ranks(3, EXAMPLES / "numpy_allreduce.py", timeout=240)
     assert job.status == 0, job.output
     assert job.output.count("all together [3. 3. 3. 3.]") == 3

@@ -1,120 +1,35 @@
 """horarun from outside: the real binary, real processes, plain shell and Python workers.
 
-The binary is the one that HORARUN names, else the one in PATH. Every wait has a limit, and every
-test looks for processes that carry its own mark in their environment: none may be left.
+What a worker sees, what horarun shows of it, and how mistakes and failures are told.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import pty
 import re
-import shutil
 import signal
 import socket
 import subprocess
-import sys
-import termios
-import time
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-LIMIT_S = 60
-MARK = "HORARUN_TEST_MARK"
-
-
-@pytest.fixture(scope="session")
-def horarun() -> str:
-    found = os.environ.get("HORARUN") or shutil.which("horarun")
-    if found is None:
-        pytest.skip("no horarun: set HORARUN or install the wheel")
-    return found
-
-
-def marked_processes(mark: str) -> list[int]:
-    """Pids of the living processes whose environment carries the mark, zombies left out."""
-    needle = f"{MARK}={mark}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            if needle in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
-
-
-def wait_until_gone(mark: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while left := marked_processes(mark):
-        assert time.monotonic() < deadline, f"processes {left} are left"
-        pause()
-
-
-def pause() -> None:
-    """Let other processes go on: every caller polls a condition until a deadline."""
-    time.sleep(0.01)
-
-
-class Launcher:
-    """Starts horarun with a mark that all processes of the test inherit."""
-
-    def __init__(self, binary: str) -> None:
-        self.binary = binary
-        self.mark = uuid.uuid4().hex
-        self.environment = {**os.environ, MARK: self.mark, "OMP_NUM_THREADS": "1"}
-
-    def command(self, *words: str) -> list[str]:
-        return [self.binary, *words]
-
-    def run(
-        self, *words: str, stdin: bytes = b"", environment: dict[str, str] | None = None
-    ) -> subprocess.CompletedProcess[bytes]:
-        done = subprocess.run(
-            self.command(*words),
-            input=stdin,
-            capture_output=True,
-            timeout=LIMIT_S,
-            env=self.environment if environment is None else environment,
-            check=False,
-        )
-        assert marked_processes(self.mark) == []
-        return done
-
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self.command(*words),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self.environment,
-        )
+from support.launching import (
+    LIMIT_S,
+    Launcher,
+    launching,
+    python,
+    read_lines,
+    wait_for_a_full_pipe,
+)
 
 
 @pytest.fixture
-def launcher(horarun: str) -> Iterator[Launcher]:
-    launcher = Launcher(horarun)
-    yield launcher
-    left = marked_processes(launcher.mark)
-    for pid in left:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    assert left == [], "processes are left"
-
-
-def read_lines(job: subprocess.Popen[bytes], count: int) -> list[bytes]:
-    assert job.stdout is not None
-    return [job.stdout.readline() for _ in range(count)]
-
-
-def python(script: str) -> list[str]:
-    return [sys.executable, "-c", script]
+def launcher() -> Iterator[Launcher]:
+    yield from launching()
 
 
 # What a worker sees.
@@ -281,17 +196,6 @@ def test_a_slow_reader_loses_nothing(launcher: Launcher) -> None:
     assert lines == Counter(b"[%d]<stdout>:%d" % (r, i) for r in range(4) for i in range(25_000))
 
 
-def wait_for_a_full_pipe(job: subprocess.Popen[bytes]) -> None:
-    """Wait until the job's output has filled the pipe that we do not read."""
-    assert job.stdout is not None
-    deadline = time.monotonic() + LIMIT_S
-    filled = bytearray(4)
-    while int.from_bytes(filled, sys.byteorder) < 60_000:
-        assert time.monotonic() < deadline
-        pause()
-        fcntl.ioctl(job.stdout, termios.FIONREAD, filled)
-
-
 def test_ctrl_c_works_while_nobody_reads_the_output(launcher: Launcher) -> None:
     job = launcher.start("-np", "2", "yes")
     wait_for_a_full_pipe(job)
@@ -423,152 +327,3 @@ def test_help_and_version_are_answers(launcher: Launcher) -> None:
     assert b"HORA_HEARTBEAT_TIMEOUT_MS" in launcher.run("--help").stdout
     assert launcher.run("--version").stdout.startswith(b"horarun 0.")
     assert b"[X] shared memory" in launcher.run("--check-build").stdout
-
-
-# Nothing is left.
-
-DAEMON = """
-import os, sys, time
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        print('daemon', flush=True)
-        time.sleep(1000)
-    os._exit(0)
-os.wait()
-"""
-
-
-@pytest.mark.parametrize("end", ["", "sys.exit(7)", "os.kill(os.getpid(), 9)", "time.sleep(1000)"])
-def test_a_daemon_is_gone_when_horarun_returns(launcher: Launcher, end: str) -> None:
-    fails = "if os.environ['HORA_RANK'] == '1': sys.exit(7)\n" if "sleep" in end else ""
-    done = launcher.run("-np", "2", *python(DAEMON + fails + end))
-    assert done.returncode == {"": 0, "sys.exit(7)": 7, "time.sleep(1000)": 7}.get(end, 137)
-
-
-def test_helpers_may_clean_up_before_they_are_killed(launcher: Launcher) -> None:
-    name = f"hora_test_{launcher.mark}"
-    script = f"""
-import os
-from multiprocessing import shared_memory
-shared_memory.SharedMemory(name='{name}' + os.environ['HORA_RANK'], create=True, size=4096)
-os.kill(os.getpid(), 9)
-"""
-    assert launcher.run("-np", "2", *python(script)).returncode == 137
-    assert list(Path("/dev/shm").glob(f"{name}*")) == []
-
-
-@pytest.mark.parametrize("signo", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
-def test_a_signal_to_horarun_ends_everything(launcher: Launcher, signo: signal.Signals) -> None:
-    job = launcher.start("-np", "2", *python(DAEMON + "time.sleep(1000)"))
-    read_lines(job, 2)
-    job.send_signal(signo)
-    _, errors = job.communicate(timeout=LIMIT_S)
-    assert job.returncode == 128 + signo
-    assert b"got signal %d" % signo in errors
-    assert marked_processes(launcher.mark) == []
-
-
-def test_a_second_ctrl_c_kills_at_once(launcher: Launcher) -> None:
-    script = "trap '' TERM; echo ready; while :; do sleep 1; done"
-    job = launcher.start("-np", "2", "bash", "-c", script)
-    assert job.stderr is not None
-    read_lines(job, 2)
-    job.send_signal(signal.SIGINT)
-    assert b"got signal 2" in job.stderr.readline()
-    job.send_signal(signal.SIGINT)
-    assert job.wait(LIMIT_S) == 130
-    assert marked_processes(launcher.mark) == []
-
-
-def test_an_ignored_hangup_stays_ignored(launcher: Launcher) -> None:
-    script = "echo ready; kill -HUP $PPID; kill -HUP $$; exit 0"
-    done = subprocess.run(
-        [
-            "sh",
-            "-c",
-            'trap "" HUP; exec "$@"',
-            "sh",
-            *launcher.command("-np", "1", "sh", "-c", script),
-        ],
-        capture_output=True,
-        timeout=LIMIT_S,
-        env=launcher.environment,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, b"[0]<stdout>:ready\n")
-
-
-def test_user_signals_reach_the_workers(launcher: Launcher) -> None:
-    script = """
-import signal
-signal.signal(signal.SIGUSR1, lambda *_: None)
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-print('ready')
-signal.sigwait([signal.SIGUSR1])
-print('saved')
-"""
-    job = launcher.start("-np", "2", *python(script))
-    read_lines(job, 2)
-    job.send_signal(signal.SIGUSR1)
-    output, _ = job.communicate(timeout=LIMIT_S)
-    assert sorted(output.splitlines()) == [b"[0]<stdout>:saved", b"[1]<stdout>:saved"]
-    assert job.returncode == 0
-
-
-def test_killing_horarun_leaves_no_process(launcher: Launcher) -> None:
-    job = launcher.start("-np", "3", *python(DAEMON + "time.sleep(1000)"))
-    read_lines(job, 3)
-    job.kill()
-    job.communicate(timeout=LIMIT_S)
-    wait_until_gone(launcher.mark)
-
-
-def test_killing_the_supervising_process_leaves_no_process(launcher: Launcher) -> None:
-    job = launcher.start("-np", "3", *python(DAEMON + "time.sleep(1000)"))
-    read_lines(job, 3)
-    children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
-    assert len(children) == 1
-    os.kill(int(children[0]), signal.SIGKILL)
-    _, errors = job.communicate(timeout=LIMIT_S)
-    assert job.returncode == 137
-    assert b"the supervising process was killed by signal 9 (Killed)" in errors
-    assert marked_processes(launcher.mark) == []
-
-
-def test_ctrl_z_stops_the_workers_and_fg_lets_them_go_on(launcher: Launcher) -> None:
-    job = launcher.start(
-        "-np", "2", *python("import os, time; print(os.getpid()); time.sleep(1000)")
-    )
-    pids = [int(line.split(b":")[1]) for line in read_lines(job, 2)]
-    for signo, state in [(signal.SIGTSTP, "T"), (signal.SIGCONT, "S")]:
-        job.send_signal(signo)
-        for pid in pids:
-            wait_for_state(pid, state)
-    job.terminate()
-    job.communicate(timeout=LIMIT_S)
-    assert job.returncode == 143
-
-
-def wait_for_state(pid: int, state: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] != state:
-        assert time.monotonic() < deadline
-        pause()
-
-
-def test_many_short_jobs_leave_nothing(launcher: Launcher) -> None:
-    before = set(os.listdir("/proc/self/fd"))
-    for number in range(200):
-        code = number % 3
-        done = subprocess.run(
-            launcher.command("-np", "2", "sh", "-c", f"echo x; exit $((HORA_RANK * {code}))"),
-            capture_output=True,
-            timeout=LIMIT_S,
-            env=launcher.environment,
-            check=False,
-        )
-        assert done.returncode == code
-        assert sorted(done.stdout.splitlines()) == [b"[0]<stdout>:x", b"[1]<stdout>:x"]
-    assert marked_processes(launcher.mark) == []
-    assert set(os.listdir("/proc/self/fd")) == before

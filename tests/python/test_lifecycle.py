@@ -26,7 +26,7 @@ def python(code: str, **env: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", textwrap.dedent(code)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
         env={**os.environ, **env},
     )
@@ -141,7 +141,7 @@ def interrupted_wait_can_be_repeated() -> None:
 
 def test_lives_handles_and_signals(run_ranks: RunRanks) -> None:
     functions = [many_lives, a_second_init_keeps_handles, interrupted_wait_can_be_repeated]
-    job = run_ranks(2, functions, timeout=90)
+    job = run_ranks(2, functions, timeout=200)
     for function in functions:
         job.results(function.__name__)
     assert job.status == 0, job.output
@@ -158,7 +158,7 @@ def ends_without_shutdown() -> None:
 
 
 def test_exit_without_shutdown_does_not_hang(run_ranks: RunRanks) -> None:
-    job = run_ranks(3, ends_without_shutdown, timeout=40)
+    job = run_ranks(3, ends_without_shutdown, timeout=120)
     job.results("ends_without_shutdown")
     assert job.status == 0, job.output
 
@@ -186,7 +186,7 @@ def test_last_words_reach_the_other_ranks(
                 out.write(f"{{error.kind}} {{error}}")
             raise
         """
-    job = run_ranks(2, script(tmp_path, code), timeout=40)
+    job = run_ranks(2, script(tmp_path, code), timeout=120)
     assert job.status != 0
     assert words in (tmp_path / "heard.0").read_text()
 
@@ -223,7 +223,7 @@ def forked_children() -> None:
 
 
 def test_forked_children_are_told_and_harm_nobody(run_ranks: RunRanks) -> None:
-    job = run_ranks(2, forked_children, timeout=40)
+    job = run_ranks(2, forked_children, timeout=120)
     job.results("forked_children")
 
 
@@ -253,7 +253,7 @@ def test_data_loader_workers(run_ranks: RunRanks, tmp_path: Path) -> None:
         if __name__ == "__main__":
             main()
         """
-    job = run_ranks(2, script(tmp_path, code), timeout=90)
+    job = run_ranks(2, script(tmp_path, code), timeout=200)
     assert job.status == 0, job.output
 
 
@@ -274,7 +274,7 @@ def test_ctrl_c_ends_a_waiting_job(tmp_path: Path) -> None:
         [sys.executable, str(script(tmp_path, code))],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert done.stdout == "interrupted\n", done.stderr

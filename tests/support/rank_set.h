@@ -1,14 +1,15 @@
 // RankSet: the executors of all ranks of a small world, stepped by one thread.
 //
-// No threads and no clock: a test steps the ranks in whatever order its seed says, so that every interleaving
-// is reproducible. Links are those of the transport under test.
+// No threads and no clock: a test steps the ranks in whatever order its seed says, so that every
+// interleaving is reproducible. Links are those of the transport under test.
 #pragma once
 
-#include <catch2/catch.hpp>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
+
+#include <catch2/catch.hpp>
 
 #include "ops/algorithms/algorithms.h"
 #include "ops/executor.h"
@@ -33,16 +34,18 @@ struct RankSetOptions {
   std::string transport = "loopback";  ///< "loopback" or "shm".
   int size = 4;
   LaneLayout layout{.lanes = 2, .window = 4, .slot_bytes = 64 << 10, .tags = 64};
-  FaultPlan faults;
+  FaultPlan faults{};
 };
 
 class RankSet {
  public:
   explicit RankSet(const RankSetOptions& options) : options_(options) {
     hub_ = LoopbackHub::make(options.size, options.faults);
-    for (int r = 0; r < options.size; ++r) open_rank(Rank(r));
+    for (int r = 0; r < options.size; ++r)
+      open_rank(Rank(r));
     if (options.transport == "shm") connect_shm();
-    for (int r = 0; r < options.size; ++r) make_executor(Rank(r));
+    for (int r = 0; r < options.size; ++r)
+      make_executor(Rank(r));
   }
 
   RankParts& operator[](int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
@@ -74,7 +77,8 @@ class RankSet {
   bool run(std::mt19937& random) {
     std::uniform_int_distribution<int> pick(0, size() - 1);
     int quiet = 0;
-    while (quiet < 64 * size()) quiet = step(pick(random)) ? 0 : quiet + 1;
+    while (quiet < 64 * size())
+      quiet = step(pick(random)) ? 0 : quiet + 1;
     for (int r = 0; r < size(); ++r) {
       if ((*this)[r].executor->busy()) return false;
     }
@@ -141,7 +145,8 @@ class RankSet {
   void make_executor(Rank self) {
     RankParts& parts = (*this)[self.value];
     std::vector<Link*> links;
-    for (const auto& link : parts.links) links.push_back(link.get());
+    for (const auto& link : parts.links)
+      links.push_back(link.get());
     links.resize(static_cast<std::size_t>(size()));
     ExecutorOptions executor;
     executor.layout = options_.layout;

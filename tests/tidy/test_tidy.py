@@ -78,9 +78,10 @@ def test_the_configuration_may_read_the_environment() -> None:
     assert rules_that_complain(tree) == set()
 
 
-def test_a_source_may_leave_the_essay_to_its_header() -> None:
-    tree = {**cxx(""), "ops/a.cc": "int a;\n", "ops/a.h": ESSAY}
-    assert rules_that_complain(tree) == set()
+def test_header_and_source_share_one_essay() -> None:
+    for header, source in ((ESSAY, ""), ("", ESSAY)):
+        tree = {**cxx(""), "ops/a.cc": source, "ops/a.h": header}
+        assert rules_that_complain(tree) == set()
 
 
 def test_a_complaint_names_file_and_line() -> None:

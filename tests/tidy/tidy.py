@@ -149,17 +149,18 @@ def check_length(tree: Tree) -> Iterator[str]:
 
 
 def check_essay(tree: Tree) -> Iterator[str]:
-    """A C++ file begins with a comment that says what its idea is.
-
-    The idea of a source beside a header of its name stands in the header.
-    """
+    """A C++ file begins with a comment that says what its idea is; header or source for a pair."""
+    essays: dict[str, int] = {}
     for path, text in tree.items():
-        implements = path.endswith(".cc") and f"{path[:-3]}.h" in tree
-        if not is_cxx(path) or not in_product(path) or implements:
-            continue
-        comment = list(itertools.takewhile(lambda line: line.startswith("//"), text.splitlines()))
-        if len(comment) < MIN_ESSAY_LINES:
-            yield f"{path}:1: {len(comment)} lines of comment at the top; at least {MIN_ESSAY_LINES}"
+        if is_cxx(path) and in_product(path):
+            lines = itertools.takewhile(lambda line: line.startswith("//"), text.splitlines())
+            stem = path.rpartition(".")[0]
+            essays[stem] = max(essays.get(stem, 0), len(list(lines)))
+    for path in tree:
+        lines_at_top = essays.get(path.rpartition(".")[0], MIN_ESSAY_LINES)
+        if is_cxx(path) and lines_at_top < MIN_ESSAY_LINES:
+            found = f"{lines_at_top} lines of comment at the top"
+            yield f"{path}:1: {found}; at least {MIN_ESSAY_LINES}"
 
 
 def check_cmake_lists(tree: Tree) -> Iterator[str]:

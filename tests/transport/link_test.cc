@@ -1,4 +1,6 @@
-// What every link does, whatever carries it. The same body runs over loopback, tcp and shared memory.
+// What every link does, whatever carries it.
+//
+// The same body runs over loopback, tcp and shared memory.
 #include <algorithm>
 #include <deque>
 #include <numeric>

@@ -1,4 +1,6 @@
-// LinkWorld: n ranks of one process, linked over any transport, so that one body of tests runs over all.
+// LinkWorld: n ranks of one process, linked over any transport.
+//
+// So that one body of tests runs over all of them.
 #pragma once
 
 #include <functional>

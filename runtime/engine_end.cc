@@ -1,0 +1,107 @@
+// The engine's end: orderly, or because a member is lost.
+//
+// Orderly: a rank's shutdown came in the stream of responses. What was answered before is finished,
+// and what the transports still hold is sent; then everything stops. Otherwise: a link broke, or the
+// control link brought the news of a death. A broken link alone waits a moment for the better
+// account of how the peer ended.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/engine.h"
+
+namespace hora {
+
+void Engine::watch_links(TimePoint now) {
+  if (stopped_) return;
+  if (executor_ && executor_->failure()) return stop(*executor_->failure());
+  if (ending_ && (drained() || now >= ending_until_)) return stop(*ending_);
+  // In an orderly end members leave one by one, as soon as they have finished what was answered.
+  const auto harmless = [this](const Error& error) {
+    return ending_ && error.kind == ErrorKind::shutdown;
+  };
+  if (suspicion_ && harmless(*suspicion_)) suspicion_.reset();
+  if (!suspicion_) {
+    for (const auto& link : session_.links) {
+      if (!link || !link->failure() || harmless(*link->failure())) continue;
+      suspicion_ = link->failure();
+      suspicion_until_ = now + kEvidenceGrace;
+      break;
+    }
+  }
+  if (!suspicion_ || now < suspicion_until_) return;
+  Error error = *suspicion_;
+  error.message = "Hora lost " +
+                  (error.peer ? session_.world.describe(*error.peer) : std::string("a rank")) +
+                  ": " + error.message + what_is_running();
+  stop(std::move(error));
+}
+
+bool Engine::drained() const {
+  return !executor_->busy() &&
+         std::all_of(session_.transports.begin(), session_.transports.end(),
+                     [](const auto& transport) { return transport->drained(); });
+}
+
+std::string Engine::what_is_running() const {
+  std::string text;
+  if (!executor_ || (!executor_->busy() && table_.empty())) return text;
+  const std::string segment = executor_->describe();
+  if (!active_.empty()) {
+    const ActiveRun& run = active_.begin()->second;
+    text = " (this rank was in " + std::string(to_string(run.response.kind)) + " of '" +
+           run.response.tensors.front().name + "'" +
+           (run.response.tensors.size() > 1
+                ? " and " + std::to_string(run.response.tensors.size() - 1) + " more"
+                : "") +
+           (segment.empty() ? "" : ", " + segment) + ")";
+  } else {
+    text = " (this rank was waiting for all ranks to submit '" + table_.begin()->first + "')";
+  }
+  return text;
+}
+
+void Engine::end(const Error& error) {
+  if (ending_ || stopped_) return;
+  ending_ = error;
+  {
+    const std::lock_guard lock(mail_mutex_);
+    refuse_ = error;
+    for (const auto& [name, entry] : table_)
+      in_flight_.erase(name);
+  }
+  for (auto& [name, entry] : table_)
+    entry.completion->complete(fail(error));
+  table_.clear();
+}
+
+void Engine::stop(Error error) {
+  if (stopped_) return;
+  stopped_ = error;
+  Mail mail;
+  std::shared_ptr<CompletionImpl> shutdown_done;
+  {
+    const std::lock_guard lock(mail_mutex_);
+    refuse_ = error;
+    over_ = true;
+    std::swap(mail, inbox_);
+    mail_.store(false, std::memory_order_relaxed);
+    in_flight_.clear();
+    shutdown_done = shutdown_done_;
+  }
+  executor_.reset();  // First: from here on nobody writes into a caller's tensor.
+  for (auto& [name, entry] : table_)
+    entry.completion->complete(fail(error));
+  table_.clear();
+  for (auto& [ticket, run] : active_) {
+    for (Entry& entry : run.entries)
+      entry.completion->complete(fail(error));
+  }
+  active_.clear();
+  for (Entry& entry : mail.entries)
+    entry.completion->complete(fail(error));
+  if (shutdown_done && !shutdown_done->done()) shutdown_done->complete({});
+  for (const auto& transport : session_.transports)
+    transport->flush();
+}
+
+}  // namespace hora
