@@ -266,9 +266,7 @@ class RuntimeImpl final : public Runtime {
   Result<void> validate(const Submission& submission) const {
     const Request& request = submission.request;
     const std::int64_t size = session_->world.size();
-    for (const std::int64_t dim : request.shape) {
-      if (dim < 0) return fail(ErrorKind::invalid_argument, "a dimension is negative");
-    }
+    HORA_TRY(check_request(request));
     if (request.kind == Kind::broadcast && (request.root < 0 || request.root >= size)) {
       return fail(ErrorKind::invalid_argument, "root rank " + std::to_string(request.root) +
                                                    " is not one of the " + std::to_string(size) +
