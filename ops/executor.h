@@ -1,15 +1,14 @@
 // Executor: runs segments of collectives, lane by lane, task by task.
 //
-//   lane   queue of runs  ->  positions p, p+1, ...  ->  instance in slot p mod W  ->  tasks of the
-//   template
+//   lane: queue of runs -> positions p, p+1, ... -> instance in slot p mod W -> tasks of a template
 //
 // Rules it keeps (docs/architecture.md, "the segment"):
-//  - a segment starts at position p only if p < floor + W, where floor is the lowest count of all
-//  members;
-//  - a caller's tensor is overwritten for p only when the whole result of p, and everything before
-//  it, is
-//    here; then p is unpacked, and only then this rank's count moves past p;
-//  - a slot is never touched for another position before that.
+//  - A segment starts at position p only if p < floor + W; the floor is the lowest count of all
+//    members.
+//  - A caller's tensor is overwritten for p only when the whole result of p, and everything before
+//    it, is here. Then p is unpacked, and only then this rank's count moves past p.
+//  - A slot is never touched for another position before that.
+//
 // Nothing here blocks or allocates per segment. Lanes do not wait for each other; the urgent one
 // goes first.
 //

@@ -2,13 +2,12 @@
 //
 // The life of a tensor here
 //
-//   waiting     in the PendingTable, not all ranks have submitted it          (StallInspector
-//   watches) ready       all have. If they disagree, it is answered with an error. Allgathers,
-//   broadcasts and barriers
-//               are answered at once; allreduces may be *held*, to be fused with what comes
+//   waiting     in the PendingTable, not all ranks have submitted it; StallInspector watches
+//   ready       all have. If they disagree, it is answered with an error. Allgathers, broadcasts
+//               and barriers are answered at once; allreduces may be *held*, to be fused with what
+//               comes
 //   released    somebody waits for it, it was held for `hold`, or fills a buffer: answered as soon
-//   as its
-//               lane has less than `outstanding_limit` buffers in flight
+//               as its lane has less than `outstanding_limit` buffers in flight
 //   answered    a part of a RootMessage; forgotten here, remembered by the cache
 //
 // Held tensors are in the order in which they became ready, so "released" is a mark in that order:

@@ -1,10 +1,9 @@
 // Engine: the machine that runs a rank's collectives. Stepped, never blocking.
 //
-//   inbox ------> tensor table ------> negotiation ------> runs ------> executor ------>
-//   completions (any thread)  name -> entry        bits up, responses   pieces and    tasks over
-//   the
-//                                      down, by control     template      session's links
-//                                      messages
+//   inbox        -> tensor table  -> negotiation   -> runs       -> executor    -> completions
+//   (any thread)    name -> entry    bits go up,      pieces and    tasks over
+//                                    responses come   a template    the session's
+//                                    down                           links
 //
 // One `step` takes the inbox first, then moves messages, then runs tasks for a bounded number of
 // bytes, so that a large buffer never delays negotiation or a small tensor. Whoever holds the

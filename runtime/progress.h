@@ -4,15 +4,11 @@
 // hand-over, so a small call costs no thread switch), or the engine thread. Everybody else who
 // waits sleeps on his handle.
 //
-//   caller in drive_until: takes the token if it is free; steps until its handle is done; gives it
-//   back.
-//                          If tensors are still in flight then, it kicks the engine thread: one
-//                          wake.
-//   engine thread:         parked, until it is kicked by an asynchronous submission or by a leaving
-//   caller, or
-//                          until no caller has been active for kIdle. Then it takes the token and
-//                          steps; it parks again as soon as a burst of work is over, so that
-//                          callers drive themselves.
+//  - A caller in drive_until takes the token if it is free, steps until its handle is done, and
+//    gives it back. If tensors are still in flight then, it kicks the engine thread: one wake.
+//  - The engine thread is parked until it is kicked by an asynchronous submission or by a leaving
+//    caller, or until no caller has been active for kIdle. Then it takes the token and steps. It
+//    parks again as soon as a burst of work is over, so that callers drive themselves.
 //
 // So some thread always sleeps on the doorbell whenever a peer may want something, and a loop of
 // synchronous calls never wakes a second thread.

@@ -1,5 +1,6 @@
 #include "runtime/timeline.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -12,6 +13,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/base/fd.h"
@@ -33,14 +35,14 @@ struct Event {
 /// Any bytes as the inside of a JSON string.
 std::string json_text(std::string_view bytes) {
   std::string text;
-  for (const char c : printable(bytes)) {
+  for (const char c : name_text(bytes)) {
     if (c == '"' || c == '\\') text += '\\';
     text += c;
   }
   return text;
 }
 
-/// Writes all of it or says why not.
+/// Writes all of it. 0, or why not.
 int write_at(int fd, std::string_view text, std::size_t offset) {
   while (!text.empty()) {
     const ssize_t wrote = ::pwrite(fd, text.data(), text.size(), static_cast<off_t>(offset));
@@ -52,46 +54,103 @@ int write_at(int fd, std::string_view text, std::size_t offset) {
   return 0;
 }
 
-/// The file: a JSON array that is complete between any two writes.
+/// The file: a JSON array that is complete between any two writes, and within them.
+///
+///   [ event , event ,  event ........ spaces ........ ]
+///   |  page  |  page  |  page  |  page  |  page  |  page
+///
+/// The bracket stands at the end from the start, and events are written over spaces. A kill can cut a
+/// write only between two pages, so no write crosses one: what does not fit a page begins the next, and
+/// the spaces left between are spaces. When the file is full, a larger one takes its place by a rename.
 class TraceFile {
  public:
-  explicit TraceFile(Fd fd) : fd_(std::move(fd)) {}
+  explicit TraceFile(std::string path) : path_(std::move(path)) {}
 
-  int start() { return write_at(fd_.get(), "[\n]\n", 0); }
+  /// Makes the file. 0, or why not.
+  int start() { return rebuild(kFirstCapacity); }
 
   /// Adds an event. It may stay in memory until `sync`.
   void add(const std::string& json) {
-    const std::size_t bytes = json.size() + 2;  // with ",\n"
-    const std::size_t end = bracket_ + pending_.size() + bytes + kClose.size();
-    if (!pending_.empty() && (end - 1) / kPage != bracket_ / kPage) sync();
+    const std::size_t bytes = json.size() + 2;            // with ",\n"
+    if (failed_ || bytes > kPage - kOpen.size()) return;  // such a name is none of ours
+    if (end_ + pending_.size() + bytes > page_end(end_)) {
+      sync();
+      if (end_ + bytes > page_end(end_)) end_ = page_end(end_);
+    }
+    if (end_ + pending_.size() + bytes + kClose.size() > capacity_) {
+      sync();
+      failed_ = rebuild(2 * capacity_) != 0;
+    }
     if (events_++ > 0) pending_ += ",\n";
     pending_ += json;
   }
 
-  /// What is pending replaces the closing bracket, in one write.
+  /// Writes what is pending, all within a page.
   void sync() {
-    if (pending_.empty() || failed_) return pending_.clear();
-    const std::size_t bytes = pending_.size();
-    pending_ += kClose;
-    if (write_at(fd_.get(), pending_, bracket_) == 0) {
-      bracket_ += bytes;
-    } else {  // a full disk: leave what was there, complete
-      failed_ = true;
-      (void)!::ftruncate(fd_.get(), static_cast<off_t>(bracket_));
-      (void)write_at(fd_.get(), kClose, bracket_);
-    }
+    if (!failed_ && write_at(fd_.get(), pending_, end_) != 0) failed_ = true;
+    end_ += pending_.size();
     pending_.clear();
   }
 
- private:
-  static constexpr std::string_view kClose = "\n]\n";
+  /// Ends the file after the last event.
+  void finish() {
+    sync();
+    if (!failed_) (void)rebuild(end_ + kClose.size());
+  }
 
+ private:
+  static constexpr std::string_view kOpen = "[\n", kClose = "]\n";
+  static constexpr std::size_t kBlock = 16 * kPage, kFirstCapacity = kBlock;
+
+  static std::size_t page_end(std::size_t offset) { return (offset / kPage + 1) * kPage; }
+
+  /// Replaces the file by one of this capacity with the same events. 0, or why not; then the old one stays.
+  int rebuild(std::size_t capacity) {
+    const std::string part = path_ + ".part";
+    Fd fd(::open(part.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (!fd.valid()) return errno;
+    int reason = fill(fd.get(), capacity);
+    if (reason == 0 && ::rename(part.c_str(), path_.c_str()) != 0) reason = errno;
+    if (reason != 0) {
+      ::unlink(part.c_str());
+      return reason;
+    }
+    fd_ = std::move(fd);
+    capacity_ = capacity;
+    return 0;
+  }
+
+  /// Writes opening, events so far, spaces, bracket.
+  int fill(int fd, std::size_t capacity) {
+    std::string block(kBlock, ' ');
+    const std::size_t body = capacity - kClose.size();
+    // The next write may go beyond the bracket that the old file ends with.
+    const std::size_t events_end = fd_.valid() ? std::min(end_, capacity_ - kClose.size()) : 0;
+    for (std::size_t offset = 0; offset < body;) {
+      std::size_t bytes = std::min(kBlock, body - offset);
+      if (offset < events_end) {
+        const std::size_t wanted = std::min(bytes, events_end - offset);
+        const ssize_t got = ::pread(fd_.get(), block.data(), wanted, static_cast<off_t>(offset));
+        if (got <= 0) return got < 0 ? errno : EIO;
+        bytes = static_cast<std::size_t>(got);
+      } else {
+        block.assign(kBlock, ' ');
+      }
+      const std::string_view text(block.data(), bytes);
+      if (const int reason = write_at(fd, text, offset); reason != 0) return reason;
+      offset += bytes;
+    }
+    if (const int reason = write_at(fd, kOpen, 0); reason != 0) return reason;
+    return write_at(fd, kClose, body);
+  }
+
+  std::string path_;
   Fd fd_;
-  std::size_t bracket_ =
-      2;  // offset of what closes the array: after "[\n", at first the "]" itself
+  std::size_t capacity_ = 0;
+  std::size_t end_ = kOpen.size();  // where the next write goes
   std::uint64_t events_ = 0;
   std::string pending_;
-  bool failed_ = false;
+  bool failed_ = false;  // a full disk, say: what is there stays, complete
 };
 
 }  // namespace
@@ -192,6 +251,7 @@ class Timeline::Writer {
       file_.sync();
       const std::size_t wrote = batch.size();
       batch.clear();
+      if (closing) file_.finish();
       {
         const std::lock_guard lock(mutex_);
         written_ += wrote;
@@ -265,9 +325,12 @@ Timeline::Timeline(Timeline&&) noexcept = default;
 Timeline& Timeline::operator=(Timeline&&) noexcept = default;
 
 Result<Timeline> Timeline::open(const std::string& path, std::size_t queue_limit) {
-  Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!fd.valid()) return fail_errno("timeline file '" + path + "'");
-  TraceFile file(std::move(fd));
+  struct stat existing {};
+  if (::lstat(path.c_str(), &existing) == 0 && !S_ISREG(existing.st_mode)) {
+    return fail(ErrorKind::invalid_argument,
+                "timeline file '" + path + "' is there already and is not a regular file");
+  }
+  TraceFile file(path);
   if (const int reason = file.start(); reason != 0) {
     errno = reason;
     return fail_errno("timeline file '" + path + "'");

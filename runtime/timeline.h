@@ -2,15 +2,13 @@
 //
 // A tensor is a "process" of the trace; its phases are nested spans with Horovod's names:
 //
-//   'layer.0.weight'   |NEGOTIATE_ALLREDUCE 0 . 2 1|ALLREDUCE |
-//                                           ranks   |QUEUE|MEMCPY_IN..|SHM_ALLREDUCE|MEMCPY_OUT.. |
+//   'layer.0.weight'   |NEGOTIATE_ALLREDUCE 0  2 1 |ALLREDUCE                                |
+//                                          ranks |QUEUE|MEMCPY_IN..|SHM_ALLREDUCE|MEMCPY..|
 //
-// The engine must not wait for a disk: events go onto a bounded queue, and a thread writes them
-// every 50 ms. When the queue is full events are dropped and counted, and the trace says how many.
-// The file is a complete JSON document after every write, so it can be read while the job runs and
-// after it was killed: the closing bracket is the last thing in the file, and a write replaces it
-// by events and a bracket. Writes do not cross a page where they need not, because the kernel does
-// not interrupt a write within a page.
+// The engine must not wait for a disk: events go onto a bounded queue, and a thread writes them every
+// 50 ms. When the queue is full events are dropped and counted, and the trace says how many. The file is a
+// complete JSON document at any moment, so it can be read while the job runs and after it was killed: see
+// timeline.cc (up to half of it may be spaces until the timeline ends in order).
 //
 // Owner: the Runtime. Any thread may add events. A timeline that is off costs one branch.
 #pragma once
@@ -53,8 +51,9 @@ class Timeline {
   Timeline(Timeline&&) noexcept;
   Timeline& operator=(Timeline&&) noexcept;
 
-  /// Creates (or truncates) the file and starts the thread. `queue_limit`: events that may wait.
-  /// Error system: the path and why.
+  /// Creates (or replaces) the file and starts the thread. `queue_limit`: events that may wait. Needs
+  /// to create a second file beside it. Errors: system, with the path and why; invalid_argument: the
+  /// path is there and not a regular file.
   static Result<Timeline> open(const std::string& path, std::size_t queue_limit);
 
   [[nodiscard]] bool on() const { return writer_ != nullptr; }

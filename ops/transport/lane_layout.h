@@ -1,11 +1,9 @@
 // LaneLayout: how the slots of a session lie in an arena. The same on every member of a World.
 //
-//   lane 0: slot 0 | slot 1 | ... | slot W-1     lane 1: ...        each slot `slot_bytes` of
-//   payload area
+//   lane 0: slot 0 | slot 1 | ... | slot W-1     lane 1: ...     each slot: `slot_bytes` of payload
 //
 // The slot of position p is p mod W. Offsets are relative to the start of the area that the session
-// reserved in the arena (`area_offset`), which may differ between members; everything inside is
-// alike.
+// reserved in the arena, which may differ between members; everything inside is alike.
 #pragma once
 
 #include <cstddef>

@@ -2,16 +2,14 @@
 //
 // Areas that a rank reserves in its own arena, beside the slots:
 //
-//   lines    [lane][slot of the window][receiver][tag]   64 B each: "this message is published"
-//   counts   [lane]                                      how far this rank is done
-//   control  [receiver]                                  a byte ring per peer, and how much this
-//   rank has
-//                                                        taken from the ring that the peer writes
-//                                                        for it
+//   lines    [lane][slot of the window][receiver][tag]  64 B each: "this message is published"
+//   counts   [lane]                                     how far this rank is done
+//   control  [receiver]                                 a byte ring for that peer, and how much
+//                                                       this rank has taken from the peer's ring
 //
-// A message is published by storing its line's fields and then, with release, the stamp (position +
-// 1). The receiver polls that one line of the sender's arena, so messages need no queue, arrive in
-// any order and before the receiver has started the position. A line is written again only W
+// A message is published by storing its line's fields and then, with release, the stamp (position
+// plus 1). The receiver polls that one line of the sender's arena, so messages need no queue, arrive
+// in any order and before the receiver has started the position. A line is written again only W
 // positions later, when every member is done with the first use: there is nothing to lock and
 // nothing to wait for.
 //

@@ -2,16 +2,13 @@
 //
 // The model has three parts.
 //  - Messages: (lane, position, tag) -> payload. Every payload lies in a slot of the sender's arena
-//  and stays
-//    there untouched until all members are done with the position, so a send is never buffered and
-//    a receive over shared memory is just a view. Messages may arrive before the receiver has
-//    started the position (the sender may be up to a window ahead) and in any order.
+//    and stays there untouched until all members are done with the position, so a send is never
+//    buffered and a receive over shared memory is just a view. Messages may arrive before the
+//    receiver has started the position (the sender may be up to a window ahead) and in any order.
 //  - Counts: one number per lane and direction, monotonic, "I am done with all positions below".
-//  They ride
-//    on every line; `announce` sends them alone.
+//    They ride on every line; `announce` sends them alone.
 //  - Control: an ordered stream of small messages (negotiation), never behind more than one data
-//  frame
-//    of 128 KB.
+//    frame of 128 KB.
 //
 // Nothing here blocks, waits or starts a thread. The holder of the progress token calls everything,
 // and `Transport::progress` moves what can move. Failures are sticky: `failure()` says why the link

@@ -2,8 +2,7 @@
 //
 // A progress context (the engine of a rank, stepped by its own thread or by a waiting caller) waits
 // for three sorts of things at once: peers on this host that publish into shared memory, sockets,
-// and threads of its own process that submit work. It sleeps on one thing, and says how in one
-// word:
+// and threads of its own process that submit work. It sleeps on one thing, and says how in a word:
 //
 //   state = running    nobody need wake it: it will look
 //           in_futex   asleep on the doorbell word (no sockets): wake by futex
@@ -15,8 +14,8 @@
 //
 // The doorbell counts rings. A sleeper that needs k more peers before it can do anything says so
 // with `target`, and only the ring that reaches it makes the system call: a 4-rank exchange costs
-// one wake per rank instead of three. A ring that is urgent (negotiation, control) jumps over any
-// target.
+// one wake per rank instead of three. An urgent ring (an answer of the root, a wake from the own
+// process) jumps over any target.
 //
 // The words live in a page of the owner's arena that peers map writable and only add to; in a job
 // of one they live in private memory.

@@ -89,8 +89,14 @@ std::set<int> inheritable_descriptors() {
   return result;
 }
 
-std::string status_lines(const std::string& pid) {
-  return output_of("grep -E 'Sig(Blk|Ign)' /proc/" + pid + "/status", read_inherited());
+// The signals that a process blocks and ignores; `pid` may be $$. The shell itself reads, since
+// some shells block everything while they start a program.
+std::string signals_of(const std::string& pid, const Inherited& inherited) {
+  return output_of(
+      "while read name value; do case $name in SigBlk:|SigIgn:) echo $name $value;; "
+      "esac; done < /proc/" +
+          pid + "/status",
+      inherited);
 }
 
 TEST_CASE("a worker has no descriptor of ours, but those that we were given") {
@@ -103,14 +109,14 @@ TEST_CASE("a worker has no descriptor of ours, but those that we were given") {
 
 TEST_CASE("a worker's signals are as they were inherited, not as we use them") {
   const Inherited inherited = read_inherited();
-  const std::string before = status_lines(std::to_string(::getpid()));
+  const std::string before = signals_of(std::to_string(::getpid()), inherited);
   sigset_t blocked;
   sigemptyset(&blocked);
   sigaddset(&blocked, SIGWINCH);
   ::sigprocmask(SIG_BLOCK, &blocked, nullptr);
   const auto handler = ::signal(SIGWINCH, SIG_IGN);
-  const std::string ours = status_lines(std::to_string(::getpid()));
-  const std::string workers = output_of("grep -E 'Sig(Blk|Ign)' /proc/$$/status", inherited);
+  const std::string ours = signals_of(std::to_string(::getpid()), inherited);
+  const std::string workers = signals_of("$$", inherited);
   ::signal(SIGWINCH, handler);
   ::sigprocmask(SIG_SETMASK, &inherited.signal_mask, nullptr);
   CHECK(ours != before);

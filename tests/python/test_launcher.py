@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launcher_support import (
+from support.launching import (
     LIMIT_S,
     Launcher,
     launching,

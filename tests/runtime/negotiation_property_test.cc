@@ -22,6 +22,7 @@ Request tensor_of(std::uint64_t seed, std::size_t index, std::size_t round, std:
   Request request = allreduce_of("tensor " + std::to_string(index));
   request.kind = static_cast<Kind>(below(random, 8) < 5 ? 0 : below(random, 4));
   request.dtype = below(random, 2) == 0 ? DType::float32 : DType::float16;
+  request.shape.clear();
   if (request.kind != Kind::barrier) {
     request.shape = {static_cast<std::int64_t>(below(random, 100)), 3};
   }

@@ -203,6 +203,27 @@ TEST_CASE("timeline: killed at any moment, it leaves a file that parses") {
   }
 }
 
+TEST_CASE("timeline: a file that outgrows its room keeps every event, and ends after the last") {
+  TemporaryFile file;
+  constexpr int kSpans = 5000;
+  {
+    Timeline timeline = open_timeline(file.path);
+    for (int i = 0; i < kSpans; ++i) {
+      timeline.begin("tensor." + std::string(static_cast<std::size_t>(i % 300), 'x'), "ALLREDUCE");
+      if (i % 1000 == 0) {
+        REQUIRE(timeline.flush(Deadline::after(60s)));
+        CHECK(JsonChecker(file.text()).valid());
+      }
+    }
+    CHECK(timeline.dropped() == 0);
+  }
+  const std::string text = file.text();
+  CHECK(JsonChecker(text).valid());
+  CHECK(count(text, R"("name":"ALLREDUCE")") == kSpans);
+  CHECK(text.ends_with("}]\n"));
+  CHECK(::access((file.path + ".part").c_str(), F_OK) != 0);
+}
+
 TEST_CASE("timeline: a full queue drops events, counts them, and says so") {
   TemporaryFile file;
   {
@@ -224,6 +245,7 @@ TEST_CASE("timeline: off, it does nothing; and it is off without a file") {
   const auto nowhere = Timeline::open("/nonexistent/trace.json", 10);
   REQUIRE_FALSE(nowhere);
   CHECK(nowhere.error().message.find("/nonexistent/trace.json") != std::string::npos);
+  CHECK_FALSE(Timeline::open("/dev/null", 10));  // would be replaced
   CHECK(timeline_path("/tmp/trace.%r.json", Rank{12}) == "/tmp/trace.12.json");
 }
 
