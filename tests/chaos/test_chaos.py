@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from support.faults import NUMPY_LOOP, SIZE, TORCH_LOOP, HurtJob, fault_at, kill_one
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.chaos
 
 SEED = int(os.environ.get("HORA_CHAOS_SEED", "0")) or random.randrange(1, 2**32)
 KILLS = int(os.environ.get("HORA_CHAOS_KILLS", "200"))
@@ -53,7 +53,7 @@ def test_a_stopped_rank_is_named_and_may_go_on(tmp_path: Path, transport: str) -
         job.wait_for(r"rank 2 \(pid \d+.*no heartbeat.*stopped", limit_s=20)
         assert time.monotonic() - stopped_at < 2 + 5
         os.kill(pid, signal.SIGCONT)
-        job.wait_for(r"rank 2 \(pid \d+.*back", limit_s=20)
+        job.wait_for(r"rank 2 \(pid \d+.*sends heartbeats again", limit_s=20)
         assert job.process.poll() is None
         assert not job.matching("ended ")
         killed_at = time.monotonic()

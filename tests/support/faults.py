@@ -159,7 +159,7 @@ class HurtJob:
         with self.changed:
             self.changed.notify_all()
 
-    def wait_for(self, pattern: str, count: int = 1, limit_s: float = 60) -> None:
+    def wait_for(self, pattern: str, count: int = 1, limit_s: float = 150) -> None:
         """Wait until `count` lines match; fails with the output."""
         with self.changed:
             done = self.changed.wait_for(lambda: len(self.matching(pattern)) >= count, limit_s)
