@@ -41,8 +41,8 @@ struct Placement {
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;
   int cross_rank = 0, cross_size = 1;
-  /// "horarun", "torchrun", "slurm", "openmpi", "environment" (HORA_* set by hand) or "single
-  /// process".
+  /// "horarun", "torchrun", "slurm", "openmpi", "environment" (HORA_* set by hand) or
+  /// "single process".
   std::string source;
   /// "ip:port", "[ip6]:port", "name:port" or "unix:NAME" (abstract); several with commas between.
   std::string rendezvous;

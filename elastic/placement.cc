@@ -13,13 +13,13 @@
 //
 // The meeting place. horarun runs the rendezvous and says where (HORA_RENDEZVOUS). Under any other
 // starter rank 0 runs it: on an abstract unix socket named after the job if all ranks are on one
-// host, else on TCP at HORA_RENDEZVOUS, or at MASTER_ADDR with HORA_RENDEZVOUS_PORT or MASTER_PORT
-// + 1 (MASTER_PORT itself belongs to torch's store).
+// host, else on TCP at HORA_RENDEZVOUS, or at MASTER_ADDR with HORA_RENDEZVOUS_PORT or
+// MASTER_PORT + 1 (MASTER_PORT itself belongs to torch's store).
 //
 // The secret. HORA_SECRET if set (horarun always sets it). Otherwise it is derived from the job's
 // name and the user id, which keeps strangers and other jobs apart by mistake, not by intent: on
-// one host the kernel's word about the peer's user id makes up for that; across hosts, set
-// HORA_SECRET.
+// one host the kernel's word about the peer's user id makes up for that; across hosts, HORA_SECRET
+// should be set.
 #include <algorithm>
 #include <charconv>
 #include <initializer_list>

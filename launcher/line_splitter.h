@@ -1,8 +1,12 @@
 // LineSplitter: a stream of bytes, cut into pieces that may be shown among other workers' lines.
 //
 //   "loss 0.5\nepoch 1: 10%\repoch 1: 20%\r\ndone"   becomes
-//   [loss 0.5 newline] [epoch 1: 10% return] [epoch 1: 20% return] [ newline_after_return] [done
-//   end]
+//
+//   [loss 0.5       newline]
+//   [epoch 1: 10%   return]
+//   [epoch 1: 20%   return]
+//   [               newline_after_return]
+//   [done           end]
 //
 // A line ends at \n and also at \r, which is how progress bars end theirs: such a line is shown at
 // once, not when the bar is complete. Windows' \r\n is a return and then an empty piece of its own

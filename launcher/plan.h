@@ -1,7 +1,7 @@
 // Plan: who gets which rank. Pure: hosts and a number in, slots out.
 //
-// Ranks are host-major in the order the hosts are named: the first host's slots take ranks 0, 1,
-// .., then the second's. `local` counts within a host; `cross` counts, for one local rank, the
+// Ranks are host-major in the order the hosts are named: the first host's slots take the ranks
+// from 0 on, then the second's. `local` counts within a host; `cross` counts, for one local rank, the
 // hosts that have it, so hosts of different sizes see different cross sizes. The definitions are
 // Horovod's:
 //

@@ -10,8 +10,8 @@
 //                                     bfloat16 is the upper half of a float32, so one shift or one
 //                                     mask widens it, and nothing ever crosses a lane
 //   Integers<T>    all integers       one vector of T, finished elsewhere
-//   Quotients<T>   up to 32 bits      one vector of float64: the sum of an average, or a result to
-//                                     finish
+//   Quotients<T>   up to 32 bits      one vector of float64: the sum of an average, or a result
+//                                     that is to be finished
 //
 // Compiled once per target by foreach_target.h; hence the unusual include guard.
 #if defined(HORA_OPS_REDUCE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)

@@ -1,10 +1,12 @@
 // Negotiation: which tensors are ready on all ranks, in which order, fused how. Pure.
 //
 //   worker r                                root
-//   submit(Request) -- WorkerMessage ---->  Coordinator: name -> {request, ranks that have it}
-//   (a request seen before travels as         ready everywhere? agree? -> Response, fused with
-//    one bit: its slot in the                 others; known tensors are named by slot as well
-//    ResponseCache)   <--- RootMessage ---  the same to all ranks, in one ordered stream
+//
+//   submit(Request)  --- WorkerMessage -->  Coordinator: name -> {request, ranks that have it}
+//     a request seen before travels as        ready everywhere? agree? -> Response, fused with
+//     one bit: its slot in the                others; known tensors are named by slot as well
+//     ResponseCache
+//   responses        <--- RootMessage ----  the same to all ranks, in one ordered stream
 //
 // Every rank keeps the same ResponseCache, because it is changed only by the ordered stream of
 // RootMessages. A WorkerMessage says how much of the stream its sender had seen, so the root knows

@@ -83,8 +83,8 @@ class Runtime {
   virtual Result<Handle> submit(Submission submission) = 0;
 
   /// Waits until the handle is done, the deadline, or until `interrupted` (asked about every 50 ms
-  /// on the caller's thread) returns true. Returns the outcome of the handle, or timeout /
-  /// interrupted; the collective goes on then.
+  /// on the caller's thread) returns true. Returns the outcome of the handle, or an Error of kind
+  /// timeout or interrupted; the collective goes on then.
   virtual Result<void> wait(const Handle& handle, Deadline deadline,
                             const std::function<bool()>& interrupted) = 0;
 

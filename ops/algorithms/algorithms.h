@@ -53,8 +53,8 @@ struct AlgorithmRow {
   std::string_view name;
   Collective collective;
   std::string_view description;
-  bool rounds_once;  ///< 16-bit sums are rounded once, at the end: only such algorithms take 16-bit
-                     ///< tensors.
+  /// 16-bit sums are rounded once, at the end: only such algorithms take 16-bit tensors.
+  bool rounds_once;
   Schedule (*make)(int size, int me, int root);
 };
 

@@ -39,7 +39,7 @@ struct Config {
   std::string transport;              ///< "", "shm" or "tcp": force it.
   std::string host_id;                ///< Who shares my memory; default boot id + network ns.
   std::string congestion;             ///< TCP congestion control, or empty.
-  std::string fault;                  ///< Fault point for tests: "task:N:kill", ...
+  std::string fault;                  ///< Fault point for tests: docs/testing.md.
   bool engine_thread = true;          ///< false: only waiting callers make progress (tests).
 };
 

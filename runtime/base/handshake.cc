@@ -22,10 +22,10 @@
 // encrypt what follows, nor protect it against somebody who can write into the middle of a TCP
 // stream.
 //
-// Greeting, little-endian; its size and first eight bytes are the same in every version of the
-// protocol:
-//   magic u32 | version u16 | purpose u16 | epoch u32 | rank i32 | hello: wanted rank i32, reply:
-//   verdict | job 16 | worker 16 | nonce 32
+// Greeting, little-endian; size and first eight bytes are the same in every version of the protocol:
+//
+//   magic u32 | version u16 | purpose u16 | epoch u32 | rank i32
+//   | hello: wanted rank i32, reply: verdict | job 16 | worker 16 | nonce 32
 #include "runtime/base/handshake.h"
 
 #include <algorithm>

@@ -5,11 +5,13 @@
 // code as possible, the steps that any design has to pay, and the engine is judged by its distance
 // from them:
 //
-//   barrier    all ranks meet at one counter (200 pauses, then futex): the denominator of the other
-//   rows exchange   1 KB float32 all-reduce on the caller's thread: publish, wait for all, merge
-//   all views negotiate  the same after rank 0 has gathered a bit from every rank and answered
+//   barrier    all ranks meet at one counter (200 pauses, then futex): the denominator of the
+//              other rows
+//   exchange   1 KB float32 all-reduce on the caller's thread: publish, wait for all, merge all
+//              views
+//   negotiate  the same after rank 0 has gathered a bit from every rank and answered
 //   engine     the same as negotiate, but run by a second thread of each process that the caller
-//   wakes
+//              wakes
 //
 // Everything a rank writes for others is a counter that only it writes and that only grows, beside
 // a slot of data; a doorbell says "look again". Two slots are enough: nobody publishes round r+2
