@@ -30,8 +30,8 @@ struct Join {
   std::uint32_t wait_ms = 0;
   Member member;
 };
-/// The World is complete. `world.self` is not sent: everybody gets the same bytes and knows its
-/// rank.
+/// The World is complete. `world.self` is not sent: everybody gets the same bytes
+/// and knows its rank.
 struct Welcome {
   World world;
 };

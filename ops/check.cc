@@ -71,8 +71,8 @@ class Symbols {
 
 constexpr int kNoSymbol = -1;
 
-// Runs a group whose tasks have passed check_tasks. Steps return false with a sentence in
-// `finding_`.
+// Runs a group whose tasks have passed check_tasks. Steps return false with a
+// sentence in `finding_`.
 class SymbolicRun {
  public:
   explicit SymbolicRun(const ScheduleGroup& group);

@@ -1,8 +1,8 @@
 // The engine's end: orderly, or because a member is lost.
 //
 // Orderly: a rank's shutdown came in the stream of responses. What was answered before is finished,
-// and what the transports still hold is sent; then everything stops. Otherwise: a link broke, or the
-// control link brought the news of a death. A broken link alone waits a moment for the better
+// and what the transports still hold is sent; then everything stops. Otherwise: a link broke, or
+// the control link brought the news of a death. A broken link alone waits a moment for the better
 // account of how the peer ended.
 #include <algorithm>
 #include <utility>

@@ -69,8 +69,8 @@ class WorkerNegotiator {
   /// The message to the root, or nothing if there is nothing new to say. Call until nothing: what
   /// is long is spread over several messages.
   std::optional<std::vector<std::byte>> take_message();
-  /// The root's next message: responses in stream order, to be run in this order. `stop`: see
-  /// below.
+  /// The root's next message: responses in stream order, to be run in this order.
+  /// `stop`: see below.
   struct Decoded {
     std::vector<Response> responses;
     std::string notice;  ///< To be logged as a warning on this rank (stall report), or empty.

@@ -1,8 +1,8 @@
 // Slot sets: the few bits that stand for known tensors.
 //
-// From its second use on a tensor is a slot of the ResponseCache, and what travels is a set of
-// slots: from a rank "I have these", from the root "run these". Two forms, and the shorter one is
-// sent:
+// From its second use on a tensor is a slot of the ResponseCache, and what travels is a set
+// of slots: from a rank "I have these", from the root "run these". Two forms, and the
+// shorter one is sent:
 //
 //   list    a token per run of neighbours: varint(gap << 2 | run << 1 | more), and after it
 //           varint(length - 2) if `run`. The gap is counted from the end of the run before.

@@ -10,8 +10,8 @@
 //
 // A channel counts its messages and does what the plan says of the n-th:
 //
-//   close      it and all later ones are lost, and both ends fail when they have read what came
-//              before
+//   close      it and all later ones are lost, and both ends fail when they have read what
+//              came before
 //   stall      it and all later ones are lost, and nobody is told
 //   corrupt    one bit is turned; the receiver's crc32c sees it and fails the link
 //   duplicate  it is delivered twice
@@ -99,8 +99,8 @@ class Hub final : public LoopbackHub, public std::enable_shared_from_this<Hub> {
     return channels_[index(from, to)].sent;
   }
 
-  /// Puts a frame into the channel, or does what the plan says of it. A bye is no message of the
-  /// plan.
+  /// Puts a frame into the channel, or does what the plan says of it. A bye is no
+  /// message of the plan.
   void send(Rank from, Rank to, Frame frame) {
     const std::scoped_lock lock(mutex_);
     Channel& channel = channels_[index(from, to)];

@@ -4,8 +4,8 @@
 //                                       know nothing
 //   everything else                     hora.HoraInternalError, with attributes `kind` and `peer`
 //
-// `interrupted` never comes here: the exception that the signal handler raised is already set
-// (runtime.cc).
+// `interrupted` never comes here: the exception that the signal handler raised is
+// already set (runtime.cc).
 #pragma once
 
 #include "runtime/runtime.h"

@@ -59,8 +59,8 @@ using Lookup = std::function<std::optional<std::string>(const std::string& name)
 /// The process environment.
 Lookup environment();
 
-/// Reads every knob. An unparsable value is an invalid_argument that names variable, value and what
-/// is allowed.
+/// Reads every knob. An unparsable value is an invalid_argument that names variable, value
+/// and what is allowed.
 Result<Config> read_config(const Lookup& lookup);
 
 }  // namespace hora

@@ -1,7 +1,7 @@
 // Calls: what one rank of a test has submitted, with its memory and what must come out.
 //
-// Rank r's element i is a small whole number (value_of), so sums and averages are exact in float32 and every rank
-// can compute what all ranks must get.
+// Rank r's element i is a small whole number (value_of), so sums and averages are exact in float32
+// and every rank can compute what all ranks must get.
 #pragma once
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // What becomes of calls when a link or a member is lost.
 //
-// A fault is walked over every message of a small run: whatever breaks, no rank ever gets a wrong result, no
-// input changes, and once an engine has been told, by its links or by an event, it leaves no handle open and
-// its error names the member.
+// A fault is walked over every message of a small run: whatever breaks, no rank ever gets a wrong
+// result, no input changes, and once an engine has been told, by its links or by an event, it
+// leaves no handle open and its error names the member.
 #include "tests/runtime/engine_calls.h"
 #include "tests/support/engine_world.h"
 

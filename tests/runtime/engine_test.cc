@@ -1,7 +1,7 @@
 // The engines of a world in memory, stepped in random order by one thread.
 //
-// Values are small whole numbers, so that every sum is exact. What a rank submits lives in a Call until the test
-// has looked at it. Faults have a file of their own: engine_fault_test.cc.
+// Values are small whole numbers, so that every sum is exact. What a rank submits lives in a Call
+// until the test has looked at it. Faults have a file of their own: engine_fault_test.cc.
 #include <algorithm>
 #include <numeric>
 

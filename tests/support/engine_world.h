@@ -1,7 +1,8 @@
 // EngineWorld: the engines of all ranks of a small world, stepped by one thread.
 //
-// Every rank has its own arena, session and engine; the links are a LoopbackHub's, with a plan of faults. No
-// threads, no clock: the test says who steps next and what time it is, so a seed gives every interleaving again.
+// Every rank has its own arena, session and engine; the links are a LoopbackHub's, with a plan of
+// faults. No threads, no clock: the test says who steps next and what time it is, so a seed gives
+// every interleaving again.
 #pragma once
 
 #include <memory>
