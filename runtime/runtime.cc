@@ -26,8 +26,8 @@ std::uint16_t tags_for(int size) {
   return static_cast<std::uint16_t>(std::max(4, 2 * size));
 }
 
-/// The slots of a session: two lanes of W slots, as large as a third of the arena
-/// allows, at most 1 MB.
+/// The slots of a session: two lanes of W slots, as large as half of the arena allows,
+/// at most 1 MB.
 Result<LaneLayout> make_layout(const Config& config, int size, std::size_t arena_bytes) {
   constexpr std::uint64_t kSmallest = 16 << 10, kLargest = 1 << 20, kPage = 4096;
   LaneLayout layout;
