@@ -11,7 +11,7 @@ PYTHON ?= python3
 BENCH_ARGS ?=
 export TORCH PYTHON
 
-.PHONY: demo test bench format lint sanitize clean distclean
+.PHONY: demo test chaos bench format lint sanitize clean distclean
 
 demo:
 	@.ci/setup build
@@ -20,6 +20,11 @@ demo:
 test:
 	@.ci/setup build
 	@.ci/test
+
+# Hundreds of kills through the real launcher; minutes, so a stage of its own.
+chaos:
+	@.ci/setup build
+	@.venv/bin/python tests/run_tests.py --pytest -m chaos tests/chaos
 
 bench:
 	@.ci/setup build bench

@@ -94,7 +94,8 @@ bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Member
          io.text(m.host_id) &&
          io.list(m.addresses, kMostAddresses, [](Io& to, auto& a) { return fields(to, a); }) &&
          io.text(m.unix_name) && io.number(m.local_rank) && io.number(m.local_size) &&
-         io.number(m.cross_rank) && io.number(m.cross_size);
+         io.number(m.cross_rank) && io.number(m.cross_size) && io.number(m.slot_bytes) &&
+         io.number(m.window) && io.text(m.settings);
 }
 
 template <class Io, class T>

@@ -33,6 +33,9 @@ struct Member {
   int local_size = 1;
   int cross_rank = 0;
   int cross_size = 1;
+  std::uint64_t slot_bytes = 0;  ///< The largest slot that its arena has room for ...
+  std::uint32_t window = 0;  ///< ... and how many a lane: a World takes the least of all members.
+  std::string settings;      ///< Knobs that must be alike on all members, as text.
 };
 
 /// "rank 2 (pid 17 on node1)".

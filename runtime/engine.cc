@@ -71,7 +71,7 @@ Result<Handle> Engine::post(Submission submission) {
                 "Requested to allreduce, allgather, or broadcast a tensor with the same name as "
                 "another tensor that is currently being processed. If you want to request another "
                 "tensor, use a different tensor name. (tensor '" +
-                    submission.request.name + "')");
+                    name_text(submission.request.name) + "')");
   }
   inbox_.flush = inbox_.flush || submission.caller_waits;
   inbox_.entries.push_back({std::move(submission), completion});

@@ -49,13 +49,14 @@ std::string Engine::what_is_running() const {
   if (!active_.empty()) {
     const ActiveRun& run = active_.begin()->second;
     text = " (this rank was in " + std::string(to_string(run.response.kind)) + " of '" +
-           run.response.tensors.front().name + "'" +
+           name_text(run.response.tensors.front().name) + "'" +
            (run.response.tensors.size() > 1
                 ? " and " + std::to_string(run.response.tensors.size() - 1) + " more"
                 : "") +
            (segment.empty() ? "" : ", " + segment) + ")";
   } else {
-    text = " (this rank was waiting for all ranks to submit '" + table_.begin()->first + "')";
+    text = " (this rank was waiting for all ranks to submit '" + name_text(table_.begin()->first) +
+           "')";
   }
   return text;
 }

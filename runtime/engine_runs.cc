@@ -27,7 +27,15 @@ void Engine::start_response(Response response) {
   entries.reserve(response.tensors.size());
   for (const ResponseTensor& tensor : response.tensors) {
     auto found = table_.find(tensor.name);
-    HORA_CHECK(found != table_.end(), "the coordinator answers what this rank has submitted");
+    if (found == table_.end()) {
+      for (Entry& entry : entries)
+        entry.completion->complete(
+            fail(ErrorKind::protocol, "rank 0 answered a tensor that was not submitted"));
+      return stop(Error{
+          ErrorKind::protocol,
+          "rank 0 answered '" + name_text(tensor.name) + "', which this rank has not submitted",
+          Rank(0)});
+    }
     timeline_.end(tensor.name);
     entries.push_back(std::move(found->second));
     table_.erase(found);

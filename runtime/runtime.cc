@@ -1,5 +1,6 @@
 #include "runtime/runtime.h"
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 #include <thread>
@@ -26,24 +27,49 @@ std::uint16_t tags_for(int size) {
   return static_cast<std::uint16_t>(std::max(4, 2 * size));
 }
 
-/// The slots of a session: two lanes of W slots, as large as half of the arena allows,
-/// at most 1 MB.
-Result<LaneLayout> make_layout(const Config& config, int size, std::size_t arena_bytes) {
-  constexpr std::uint64_t kSmallest = 16 << 10, kLargest = 1 << 20, kPage = 4096;
+/// What a rank's arena has room for: two lanes of W slots in half of it.
+Result<void> offer_slots(const Config& config, std::size_t arena_bytes, Member& self) {
+  constexpr std::uint64_t kSmallest = 16 << 10, kLargest = 4 << 20, kPage = 4096;
+  self.window = std::max<std::uint32_t>(1, config.window);
+  const std::uint64_t slots = std::uint64_t{kLanes} * self.window;
+  self.slot_bytes = std::min(kLargest, arena_bytes / 2 / slots / kPage * kPage);
+  if (self.slot_bytes >= kSmallest) return {};
+  return fail(ErrorKind::resource,
+              "an arena of " + std::to_string(arena_bytes) + " bytes has no room for " +
+                  std::to_string(slots) + " segments of 16 KB; set HORA_ARENA_BYTES to at least " +
+                  std::to_string(2 * slots * kSmallest) + ", or HORA_WINDOW to less");
+}
+
+/// The knobs that choose templates and segments, which all ranks must choose alike.
+std::string settings_of(const Config& config) {
+  return "HORA_ALGORITHM='" + config.algorithm +
+         "' HORA_SEGMENT_BYTES=" + std::to_string(config.segment_bytes);
+}
+
+/// The layout that all members can have. Error invalid_argument if their settings differ.
+Result<LaneLayout> agree_layout(const World& world) {
+  // Slots of members that all share memory stay in cache; sockets want large writes.
+  constexpr std::uint64_t kLargestInMemory = 1 << 20;
   LaneLayout layout;
   layout.lanes = kLanes;
-  layout.window = std::max<std::uint32_t>(1, config.window);
-  layout.tags = tags_for(size);
-  const std::uint64_t slots = std::uint64_t{layout.lanes} * layout.window;
-  const std::uint64_t room = arena_bytes / 2 / slots / kPage * kPage;
-  layout.slot_bytes = std::min(kLargest, room);
-  if (layout.slot_bytes < kSmallest) {
-    return fail(ErrorKind::resource, "an arena of " + std::to_string(arena_bytes) +
-                                         " bytes has no room for " + std::to_string(slots) +
-                                         " segments of 16 KB; set HORA_ARENA_BYTES to at least " +
-                                         std::to_string(2 * slots * kSmallest) +
-                                         ", or HORA_WINDOW to less");
+  layout.tags = tags_for(world.size());
+  layout.window = world.me().window;
+  layout.slot_bytes = world.me().slot_bytes;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const Member& member = world.members[static_cast<std::size_t>(rank)];
+    if (member.settings != world.me().settings) {
+      return fail(ErrorKind::invalid_argument,
+                  "rank " + std::to_string(rank) + " runs with " + member.settings + ", rank " +
+                      std::to_string(world.self.value) + " with " + world.me().settings +
+                      "; set them alike on all ranks");
+    }
+    layout.window = std::min(layout.window, member.window);
+    layout.slot_bytes = std::min(layout.slot_bytes, member.slot_bytes);
   }
+  const bool one_host = std::all_of(
+      world.members.begin(), world.members.end(),
+      [&](const Member& member) { return member.host_id == world.members.front().host_id; });
+  if (one_host) layout.slot_bytes = std::min(layout.slot_bytes, kLargestInMemory);
   return layout;
 }
 
@@ -68,6 +94,8 @@ class RuntimeImpl final : public Runtime {
     self.worker = make_worker_id();
     self.pid = ::getpid();
     HORA_TRY(open_arena(self.worker));
+    HORA_TRY(offer_slots(config_, arena_->bytes(), self));
+    self.settings = settings_of(config_);
 
     Listeners listeners;
     if (placement_.size > 1) {
@@ -160,7 +188,7 @@ class RuntimeImpl final : public Runtime {
 
   Result<void> open_session(Listeners& listeners, Deadline deadline) {
     const World& world = control_->world();
-    auto layout = make_layout(config_, world.size(), arena_->bytes());
+    auto layout = agree_layout(world);
     if (!layout) return fail(layout.error());
     auto session =
         build_session(world, listeners, *arena_, *wait_point_,
@@ -238,9 +266,7 @@ class RuntimeImpl final : public Runtime {
   Result<void> validate(const Submission& submission) const {
     const Request& request = submission.request;
     const std::int64_t size = session_->world.size();
-    for (const std::int64_t dim : request.shape) {
-      if (dim < 0) return fail(ErrorKind::invalid_argument, "a dimension is negative");
-    }
+    HORA_TRY(check_request(request));
     if (request.kind == Kind::broadcast && (request.root < 0 || request.root >= size)) {
       return fail(ErrorKind::invalid_argument, "root rank " + std::to_string(request.root) +
                                                    " is not one of the " + std::to_string(size) +

@@ -22,6 +22,9 @@ Member sample_member(int number) {
   member.unix_name = "hora-abc";
   member.local_rank = number;
   member.local_size = 4;
+  member.slot_bytes = 1 << 20;
+  member.window = 4;
+  member.settings = "algorithm=ring";
   return member;
 }
 
