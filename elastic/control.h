@@ -35,14 +35,14 @@ struct ControlEvent {
   std::string text;
 };
 
-/// Where this process stands, from the environment (HORA_*, torchrun's, Slurm's, Open MPI's
-/// variables).
+/// Where this process stands, from the environment (HORA_*, torchrun's, Slurm's,
+/// Open MPI's variables).
 struct Placement {
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;
   int cross_rank = 0, cross_size = 1;
-  /// "horarun", "torchrun", "slurm", "openmpi", "environment" (HORA_* set by hand) or "single
-  /// process".
+  /// "horarun", "torchrun", "slurm", "openmpi", "environment" (HORA_* set by hand) or
+  /// "single process".
   std::string source;
   /// "ip:port", "[ip6]:port", "name:port" or "unix:NAME" (abstract); several with commas between.
   std::string rendezvous;
@@ -82,8 +82,8 @@ class Control {
   Control& operator=(const Control&) = delete;
 
   [[nodiscard]] virtual const World& world() const = 0;
-  /// Tells the launcher (and through it the others) why this worker is about to fail; its last
-  /// words.
+  /// Tells the launcher (and through it the others) why this worker is about to
+  /// fail; its last words.
   virtual void report(const std::string& text) = 0;
   /// Says goodbye: from now on this worker's end is no death. Does not block; the destructor gives
   /// the words up to 200 ms to be sent.

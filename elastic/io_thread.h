@@ -1,9 +1,9 @@
 // IoThread: a thread of ours beside a stranger's program.
 //
-// It takes no signal (the program's handlers run on the program's threads), has a name for `top
-// -H`, asks for a little priority so that heartbeats go out while training uses every core, and
-// knows when it was left behind in the parent of a fork: then there is nothing to join, and nothing
-// of it is touched.
+// It takes no signal (the program's handlers run on the program's threads), has a name for
+// `top -H`, asks for a little priority so that heartbeats go out while training uses every core,
+// and knows when it was left behind in the parent of a fork: then there is nothing to join, and
+// nothing of it is touched.
 #pragma once
 
 #include <cstdint>

@@ -11,8 +11,8 @@
 
 namespace hora {
 
-/// What a connection is for: part of every handshake, so that no connection can be passed off as
-/// another.
+/// What a connection is for: part of every handshake, so that no connection can be
+/// passed off as another.
 inline constexpr std::uint16_t kTcpPurpose = 1;
 inline constexpr std::uint16_t kMemoryPurpose = 2;
 inline constexpr std::uint16_t kControlPurpose = 3;

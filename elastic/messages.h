@@ -3,8 +3,8 @@
 //   worker -> rendezvous   Join, Heartbeat, Report, Leave
 //   rendezvous -> worker   Welcome (the World), Refuse, Heartbeat, Event, Goodbye
 //
-// On the wire: u32 length, u8 kind, fields. Little-endian; text is u16 length and bytes, cut at 4
-// KiB. Each struct names its fields once, in messages.cc, and reader and writer both walk that
+// On the wire: u32 length, u8 kind, fields. Little-endian; text is u16 length and bytes, cut at
+// 4 KiB. Each struct names its fields once, in messages.cc, and reader and writer both walk that
 // list, so they cannot disagree. The reader never trusts a length: it has a bound for every one and
 // fails on what is left over.
 #pragma once
@@ -30,8 +30,8 @@ struct Join {
   std::uint32_t wait_ms = 0;
   Member member;
 };
-/// The World is complete. `world.self` is not sent: everybody gets the same bytes and knows its
-/// rank.
+/// The World is complete. `world.self` is not sent: everybody gets the same bytes
+/// and knows its rank.
 struct Welcome {
   World world;
 };

@@ -1,10 +1,10 @@
 // Net: the few socket calls that control links and sessions share, with deadlines and words.
 //
-// Addresses are numeric wherever a peer told us of them; only a rendezvous that a user or launcher
-// named by a host name is ever looked up. Abstract unix sockets have no file, so nothing is left
-// behind, and exist per network namespace; who is at the other end is asked from the kernel (same
-// user), not believed. All sockets are close-on-exec and non-blocking, and every wait ends at a
-// deadline.
+// Addresses are numeric wherever a peer told us of them; only a rendezvous that a user or
+// launcher named by a host name is ever looked up. Abstract unix sockets have no file, so nothing
+// is left behind, and exist per network namespace; who is at the other end is asked from the
+// kernel (same user), not believed. All sockets are close-on-exec and non-blocking, and every
+// wait ends at a deadline.
 #pragma once
 
 #include <array>
@@ -30,8 +30,8 @@ struct Endpoint {
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
 
-/// "ip:port", "[ip6]:port", "name:port" or "unix:NAME", several separated by commas. Error
-/// invalid_argument.
+/// "ip:port", "[ip6]:port", "name:port" or "unix:NAME", several separated by commas.
+/// Error invalid_argument.
 Result<std::vector<Endpoint>> parse_endpoints(const std::string& text);
 /// The spelling that parse_endpoints reads.
 std::string to_string(const Endpoint& endpoint);
@@ -44,8 +44,8 @@ Result<Fd> listen_tcp(const std::string& ip, std::uint16_t port);
 Result<Fd> listen_unix(const std::string& name);
 /// The port that a listener got.
 Result<std::uint16_t> port_of(int socket);
-/// An accepted connection, or an invalid Fd when none waits. Error: resource (no descriptors left)
-/// or system.
+/// An accepted connection, or an invalid Fd when none waits. Error: resource (no
+/// descriptors left) or system.
 Result<Fd> accept_connection(int listener);
 
 /// Connects to a numeric address. A connection to itself (possible on a local port of the ephemeral

@@ -7,19 +7,19 @@
 //   OMPI_COMM_WORLD_RANK, ...      Open MPI's mpirun
 //   SLURM_PROCID, ...              srun, inside a step only: an salloc shell is one process
 //
-// and a process without any of them is a job of one. Half a pair, or numbers that cannot be, is an
-// error that names variables and values: guessing would start two jobs of one where a user meant
-// one of two.
+// and a process without any of them is a job of one. Half a pair, or numbers that cannot be,
+// is an error that names variables and values: guessing would start two jobs of one where a
+// user meant one of two.
 //
 // The meeting place. horarun runs the rendezvous and says where (HORA_RENDEZVOUS). Under any other
 // starter rank 0 runs it: on an abstract unix socket named after the job if all ranks are on one
-// host, else on TCP at HORA_RENDEZVOUS, or at MASTER_ADDR with HORA_RENDEZVOUS_PORT or MASTER_PORT
-// + 1 (MASTER_PORT itself belongs to torch's store).
+// host, else on TCP at HORA_RENDEZVOUS, or at MASTER_ADDR with HORA_RENDEZVOUS_PORT or
+// MASTER_PORT + 1 (MASTER_PORT itself belongs to torch's store).
 //
 // The secret. HORA_SECRET if set (horarun always sets it). Otherwise it is derived from the job's
 // name and the user id, which keeps strangers and other jobs apart by mistake, not by intent: on
-// one host the kernel's word about the peer's user id makes up for that; across hosts, set
-// HORA_SECRET.
+// one host the kernel's word about the peer's user id makes up for that; across hosts, HORA_SECRET
+// should be set.
 #include <algorithm>
 #include <charconv>
 #include <initializer_list>
@@ -99,8 +99,8 @@ Result<std::optional<std::pair<int, int>>> read_pair(
 
 using Pair = std::optional<std::pair<int, int>>;
 
-/// Fills in hosts from what the starter said; missing cross numbers follow from equal, consecutive
-/// hosts.
+/// Fills in hosts from what the starter said; missing cross numbers follow from equal,
+/// consecutive hosts.
 Result<void> place(Placement& placement, const std::pair<int, int>& world, const Pair& local,
                    const Pair& cross) {
   std::tie(placement.rank, placement.size) = world;
@@ -118,8 +118,8 @@ Result<void> place(Placement& placement, const std::pair<int, int>& world, const
   return {};
 }
 
-/// Where rank 0 serves when no launcher does. `job` is what makes this job different from others
-/// here.
+/// Where rank 0 serves when no launcher does. `job` is what makes this job
+/// different from others here.
 Result<void> meet_at_rank_0(const Lookup& lookup, Placement& placement) {
   if (placement.size == 1) return {};
   if (const std::string job = text_of(lookup, "HORA_JOB"); !job.empty()) placement.job = job;

@@ -8,9 +8,9 @@
 //                         say how the process ended
 //   an exit announced     peer_lost at once; while the World is forming, Refuse to all who wait
 //
-// One World lives while the next one forms: the same processes may shut down and start again any
-// number of times, each round a World with the next epoch. A member that joins again has left its
-// old World.
+// One World lives while the next one forms: the same processes may shut down and start again
+// any number of times, each round a World with the next epoch. A member that joins again has
+// left its old World.
 //
 // Memory is bounded by the size of the job: a place per rank, forming and seated.
 #pragma once

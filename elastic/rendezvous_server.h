@@ -28,8 +28,8 @@ struct RendezvousServerOptions {
   std::string ip = "127.0.0.1";  ///< else on this numeric address ("::": all, IPv4 and IPv6)
   std::uint16_t port = 0;        ///< and port.
   Duration heartbeat_limit = 2s;
-  /// How long the end of a control connection waits for announce_exit to explain it; 0 where nobody
-  /// will.
+  /// How long the end of a control connection waits for announce_exit to explain it; 0
+  /// where nobody will.
   Duration evidence_grace = 0ms;
   /// More about a silent member ("state T (stopped)", see process_state), or an empty text.
   std::function<std::string(const Member&)> inspect;
@@ -75,8 +75,8 @@ class RendezvousServer {
   RendezvousServer() = default;
 };
 
-/// What the kernel says about a process of this host: "state T (stopped)"; empty if it does not
-/// exist.
+/// What the kernel says about a process of this host: "state T (stopped)"; empty if
+/// it does not exist.
 std::string process_state(std::int64_t pid);
 
 }  // namespace hora

@@ -21,8 +21,8 @@ void become_subreaper();
 /// Pids of the direct children, zombies included.
 std::vector<pid_t> list_children();
 
-/// Kills and reaps children until none is left. Those that are still alive at the deadline are
-/// returned.
+/// Kills and reaps children until none is left. Those that are still alive at the
+/// deadline are returned.
 std::vector<pid_t> kill_all_children(Deadline deadline);
 
 }  // namespace hora

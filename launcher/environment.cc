@@ -53,8 +53,8 @@ Result<Environment> make_job_environment(const Environment& own, const Environme
   if (!find_variable(own, "OMP_NUM_THREADS")) {
     set(result, "OMP_NUM_THREADS", std::to_string(omp_threads));
   }
-  // Python buffers whole blocks when stdout is a pipe: lines would come late, and be lost in a
-  // crash.
+  // Python buffers whole blocks when stdout is a pipe: lines would come late, and
+  // be lost in a crash.
   if (!find_variable(own, "PYTHONUNBUFFERED")) set(result, "PYTHONUNBUFFERED", "1");
   if (options.start_timeout_ms) {
     set(result, kStartTimeout, std::to_string(*options.start_timeout_ms));

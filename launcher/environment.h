@@ -36,8 +36,8 @@ struct EnvironmentOptions {
 };
 
 /// The environment that all workers share: `own`, then OMP_NUM_THREADS (when unset) and
-/// PYTHONUNBUFFERED, then the assignments. An assignment to a variable that horarun itself sets is
-/// an error.
+/// PYTHONUNBUFFERED, then the assignments. An assignment to a variable that horarun
+/// itself sets is an error.
 Result<Environment> make_job_environment(const Environment& own, const EnvironmentOptions& options,
                                          int omp_threads);
 
@@ -48,8 +48,8 @@ Environment make_worker_environment(const Environment& job_environment, const Jo
 /// Threads per worker so that all workers of a host together use its cores once.
 int omp_threads_for(int cores, int workers);
 
-/// Cores this process may use: its affinity mask, and its control group's CPU quota if that is
-/// less.
+/// Cores this process may use: its affinity mask, and its control group's CPU
+/// quota if that is less.
 int usable_cores();
 
 /// `bytes` random bytes in hexadecimal.

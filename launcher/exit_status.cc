@@ -1,6 +1,5 @@
-// The words for signals are the C library's ("Killed", "Segmentation
-// fault"), in English whatever the locale is: logs are searched by text.
-// They are part of messages that go to all ranks.
+// The words for signals are the C library's ("Killed", "Segmentation fault"), in English whatever
+// the locale is: logs are searched by text. They are part of messages that go to all ranks.
 #include "launcher/exit_status.h"
 
 #include <fmt/format.h>

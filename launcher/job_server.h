@@ -33,6 +33,7 @@ struct JobServerOptions {
   Duration heartbeat_limit = 2s;  ///< A worker silent for longer is reported.
   LogLevel log_level = LogLevel::warning;
   // Called on a thread of the server; do not block.
+
   /// A sentence for the user: who has fallen silent, who is back.
   std::function<void(const std::string& text)> on_notice;
   /// A worker says why it is about to fail.

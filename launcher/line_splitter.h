@@ -1,15 +1,19 @@
 // LineSplitter: a stream of bytes, cut into pieces that may be shown among other workers' lines.
 //
 //   "loss 0.5\nepoch 1: 10%\repoch 1: 20%\r\ndone"   becomes
-//   [loss 0.5 newline] [epoch 1: 10% return] [epoch 1: 20% return] [ newline_after_return] [done
-//   end]
 //
-// A line ends at \n and also at \r, which is how progress bars end theirs: such a line is shown at
-// once, not when the bar is complete. Windows' \r\n is a return and then an empty piece of its own
-// kind, so that what is emitted does not depend on how the stream was cut into reads (a property
-// test holds us to that). Bytes are bytes: NUL and invalid UTF-8 pass through. A line longer than
-// the limit is cut and goes on as the next piece: a worker that never ends a line cannot fill our
-// memory.
+//   [loss 0.5       newline]
+//   [epoch 1: 10%   return]
+//   [epoch 1: 20%   return]
+//   [               newline_after_return]
+//   [done           end]
+//
+// A line ends at \n and also at \r, which is how progress bars end theirs: such a line is shown
+// at once, not when the bar is complete. Windows' \r\n is a return and then an empty piece of its
+// own kind, so that what is emitted does not depend on how the stream was cut into reads (a
+// property test holds us to that). Bytes are bytes: NUL and invalid UTF-8 pass through. A line
+// longer than the limit is cut and goes on as the next piece: a worker that never ends a line
+// cannot fill our memory.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,12 @@
 // horarun: reads the command line, checks everything that can be checked before a process is
 // started, and runs the job under a guard.
 //
-// Exit codes: the first failed worker's (128 + n if signal n killed it); 0 if none failed; 128 + n
-// if signal n ended horarun; 2 for a mistake on the command line or in a HORA_ variable; 126 and
-// 127 as in a shell when the command cannot be run or found.
+// Exit codes:
+//
+//   the first failed worker's   128 + n if signal n killed it; 0 if none failed
+//   128 + n                     signal n ended horarun
+//   2                           a mistake on the command line or in a HORA_ variable
+//   126, 127                    as in a shell: the command cannot be run, or is not found
 #include <cstdio>
 
 #include <fcntl.h>

@@ -83,8 +83,8 @@ std::string option_name(const std::string& word) {
   return word.starts_with("--") ? word.substr(0, word.find('=')) : word.substr(0, 2);
 }
 
-// Index of the first word of the worker's command. Unknown options count as flags: CLI11 complains
-// about them.
+// Index of the first word of the worker's command. Unknown options count as flags: CLI11
+// complains about them.
 std::size_t find_command(const CLI::App& app, const std::vector<std::string>& words) {
   std::size_t at = 0;
   while (at < words.size() && words[at].size() > 1 && words[at].front() == '-') {

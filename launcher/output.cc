@@ -97,8 +97,8 @@ void Output::emit(Rank rank, Stream stream, const Piece& piece) {
   }
 }
 
-// A full disk must not end a job of three days: it is said once, and the lines still go to our own
-// outputs.
+// A full disk must not end a job of three days: it is said once, and the lines still go
+// to our own outputs.
 void Output::write_file(Channel& channel, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t wrote = ::write(channel.file.get(), bytes.data(), bytes.size());

@@ -1,6 +1,5 @@
-// Slots are dealt in one pass over the hosts. Cross ranks need a second:
-// the number of hosts that have a local rank is known only when all
-// slots are dealt.
+// Slots are dealt in one pass over the hosts. Cross ranks need a second: the number of hosts that
+// have a local rank is known only when all slots are dealt.
 #include "launcher/plan.h"
 
 #include <algorithm>
@@ -79,8 +78,8 @@ Result<std::vector<Slot>> plan_slots(const std::vector<Host>& hosts, std::option
       slots.push_back(std::move(slot));
     }
   }
-  // How many hosts have this local rank: the count so far is a slot's cross rank, the last one the
-  // size.
+  // How many hosts have this local rank: the count so far is a slot's cross rank, the
+  // last one the size.
   std::vector<int> hosts_with(static_cast<std::size_t>(size), 0);
   for (Slot& slot : slots) {
     slot.cross_rank = hosts_with[static_cast<std::size_t>(slot.local_rank)]++;

@@ -1,9 +1,9 @@
 // Plan: who gets which rank. Pure: hosts and a number in, slots out.
 //
-// Ranks are host-major in the order the hosts are named: the first host's slots take ranks 0, 1,
-// .., then the second's. `local` counts within a host; `cross` counts, for one local rank, the
-// hosts that have it, so hosts of different sizes see different cross sizes. The definitions are
-// Horovod's:
+// Ranks are host-major in the order the hosts are named: the first host's slots take the ranks
+// from 0 on, then the second's. `local` counts within a host; `cross` counts, for one local
+// rank, the hosts that have it, so hosts of different sizes see different cross sizes. The
+// definitions are Horovod's:
 //
 //   a:2,b:1   rank  host  local/size  cross/size
 //             0     a     0/2         0/2
@@ -48,12 +48,12 @@ inline constexpr int kMaxWorkers = 1024;
 /// Reads "node1:4,node2:2". A host named twice is an error.
 Result<std::vector<Host>> parse_hosts(std::string_view text);
 
-/// The slots in rank order. Without hosts everything runs on localhost; without a number every slot
-/// is used.
+/// The slots in rank order. Without hosts everything runs on localhost; without a number
+/// every slot is used.
 Result<std::vector<Slot>> plan_slots(const std::vector<Host>& hosts, std::optional<int> num_proc);
 
-/// An error that names the first host which is neither "localhost", a loopback address nor
-/// `own_name`.
+/// An error that names the first host which is neither "localhost", a loopback
+/// address nor `own_name`.
 Result<void> check_all_local(const std::vector<Host>& hosts, std::string_view own_name);
 
 }  // namespace hora

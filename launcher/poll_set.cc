@@ -1,6 +1,5 @@
-// An array for poll() and the handlers beside it. A handler may close
-// descriptors of others in the set: those find that out themselves when
-// they read, since nothing is opened in between.
+// An array for poll() and the handlers beside it. A handler may close descriptors of others in the
+// set: those find that out themselves when they read, since nothing is opened in between.
 #include "launcher/poll_set.h"
 
 #include <algorithm>

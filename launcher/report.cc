@@ -1,6 +1,5 @@
-// Only the text is here; when each line is said is the supervisor's
-// affair. The tail is indented rather than prefixed: it repeats lines
-// that already stand above behind their own prefix.
+// Only the text is here; when each line is said is the supervisor's affair. The tail is indented
+// rather than prefixed: it repeats lines that already stand above behind their own prefix.
 #include "launcher/report.h"
 
 #include <csignal>

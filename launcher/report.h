@@ -21,8 +21,8 @@ std::string exit_line(Rank rank, const ExitStatus& status);
 /// "Terminating remaining workers after failure of Process 2."
 std::string terminating_line(Rank rank);
 
-/// Who failed first, how, and the last lines of its stderr: the last thing a user sees of a failed
-/// job.
+/// Who failed first, how, and the last lines of its stderr: the last thing a user
+/// sees of a failed job.
 std::vector<std::string> failure_report(Rank rank, pid_t pid, const ExitStatus& status,
                                         const std::deque<std::string>& tail);
 

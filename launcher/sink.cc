@@ -28,8 +28,8 @@ Sink::Sink(int fd, std::size_t capacity_bytes) : fd_(fd), capacity_bytes_(capaci
   }
 }
 
-// After another stream's \r the cursor stands on that stream's text: leave it there, take a new
-// line.
+// After another stream's \r the cursor stands on that stream's text: leave it
+// there, take a new line.
 void Sink::begin_line(int stream) {
   if (returned_ && *returned_ != stream) pending_ += '\n';
   returned_.reset();

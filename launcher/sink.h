@@ -1,9 +1,9 @@
 // Sink: whole lines into one of horarun's own outputs, without ever blocking.
 //
-// The reader of our stdout may be slow, or stopped. We must lose nothing, and still answer Ctrl-C
-// at once: so what cannot be written now waits in a bounded buffer, and while that is full the
-// supervisor does not read from the workers, who then wait in their own write(), as they would
-// without us.
+// The reader of our stdout may be slow, or stopped. We must lose nothing, and still answer
+// Ctrl-C at once: so what cannot be written now waits in a bounded buffer, and while that is
+// full the supervisor does not read from the workers, who then wait in their own write(), as
+// they would without us.
 //
 // O_NONBLOCK belongs to the open file, which we share with our shell and whoever else has it; so it
 // is not set on it. A pipe or terminal is opened once more through /proc, for ourselves, and a

@@ -39,8 +39,8 @@ struct CommandError {
   std::string message;
 };
 
-/// The file that `command` names: itself if it has a slash, else the first match in `path` (a
-/// PATH).
+/// The file that `command` names: itself if it has a slash, else the first match
+/// in `path` (a PATH).
 tl::expected<std::string, CommandError> find_program(const std::string& command,
                                                      const std::optional<std::string>& path);
 

@@ -1,6 +1,5 @@
-// The buffer is read full once and written until it is empty; only then
-// is the terminal read again. Typing ahead beyond it stays in the
-// terminal's own buffer.
+// The buffer is read full once and written until it is empty; only then is the terminal read again.
+// Typing ahead beyond it stays in the terminal's own buffer.
 #include "launcher/stdin_pump.h"
 
 #include <cerrno>
@@ -22,8 +21,8 @@ Result<void> StdinPump::open(Fd& worker_end) {
 pollfd StdinPump::wanted() const {
   if (!pipe_.valid()) return {-1, 0, 0};
   if (begin_ < end_) return {pipe_.get(), POLLOUT, 0};
-  // In the background a read would stop us. SIGCONT, which comes with the foreground, makes us look
-  // again.
+  // In the background a read would stop us. SIGCONT, which comes with the foreground,
+  // makes us look again.
   if (::tcgetpgrp(STDIN_FILENO) != ::getpgrp()) return {-1, 0, 0};
   return {STDIN_FILENO, POLLIN, 0};
 }

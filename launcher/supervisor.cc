@@ -28,8 +28,8 @@ namespace hora {
 namespace {
 
 constexpr std::size_t kReadBytes = 64 << 10;
-// The last words of a worker that has ended: what its pipe holds, and a bound for a child that
-// writes on.
+// The last words of a worker that has ended: what its pipe holds, and a bound for a
+// child that writes on.
 constexpr std::size_t kLastWordsBytes = 1 << 20;
 // After a signal nobody wants to wait for a reader of our stdout that does not read.
 constexpr Duration kFlushAfterSignal = 2s;
@@ -331,8 +331,8 @@ void Supervisor::finish() {
   }
 }
 
-// Waits for the readers of our outputs: as long as it takes, unless a signal says that nobody
-// cares.
+// Waits for the readers of our outputs: as long as it takes, unless a signal says
+// that nobody cares.
 void Supervisor::flush_while(const std::function<bool()>& wanted,
                              std::optional<TimePoint> deadline) {
   flush(Stream::out);

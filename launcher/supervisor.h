@@ -1,9 +1,9 @@
 // Supervisor: one thread, one poll() loop, from the first fork to the last reaped process.
 //
-//   guard's pipe  -- signal numbers --> Termination --> SIGTERM, SIGKILL to the workers' process
-//   groups SIGCHLD       -- who ended, how --> Termination, JobServer, the failure's report
-//   workers' pipes ----- bytes -------> Output -------> our stdout and stderr, files
-//   JobServer     -- who is silent, back ---> a line on stderr
+//   guard's pipe    -- signal numbers ------> Termination --> SIGTERM, SIGKILL to process groups
+//   SIGCHLD         -- who ended, how ------> Termination, JobServer, the failure's report
+//   workers' pipes  -- bytes ---------------> Output -------> our stdout and stderr, files
+//   JobServer       -- who is silent, back -> a line on stderr
 //
 // Decisions are Termination's; this file only reads descriptors, asks `step`, and does what it
 // says. Nothing in the loop blocks: outputs that are full stop the reading of workers' pipes, never

@@ -1,6 +1,5 @@
-// The \r rule looks back by one piece: a piece after a return replaces
-// the line before it. The newline of a return-newline pair settles that
-// line.
+// The \r rule looks back by one piece: a piece after a return replaces the line before it. The
+// newline of a return-newline pair settles that line.
 #include "launcher/tail.h"
 
 namespace hora {

@@ -1,11 +1,12 @@
 // Termination: when the job ends and how, as a pure state machine.
 //
 //   running --failure--> failing --notice over--> stopping --grace over--> killing
-//      |                    |         ^              |                        |
-//      |                    +-signal--+              |                        |
-//      +-----------signal---------------->stopping   |                        |
-//      |                                             v                        v
-//      +--all workers gone----------------------> leftovers --> clearing --> over
+//      |                    |                      ^    |                     |
+//      +-------signal-------+--------signal--------+    |                     |
+//      |                    |                           |                     |
+//      +--all workers gone--+-----all workers gone------+                     |
+//                           v                                                 v
+//                       leftovers --quiet over--> clearing --none left-----> over
 //
 // The first failure gives the other workers a short notice: their own errors then name the dead
 // peer, which is worth more than "Terminated". After that everything is asked to end (SIGTERM), and

@@ -1,6 +1,5 @@
-// waitpid() for any child sees workers and adopted processes alike; the
-// map tells them apart. A worker leaves the map when it is reaped: from
-// then on its number may be anybody's.
+// waitpid() for any child sees workers and adopted processes alike; the map tells them apart. A
+// worker leaves the map when it is reaped: from then on its number may be anybody's.
 #include "launcher/workers.h"
 
 #include <algorithm>

@@ -45,9 +45,9 @@ class Workers {
   /// Starts the next rank.
   Result<void> start(const SpawnRequest& request, const Slot& slot);
 
-  /// Reaps what has ended, adopted processes too, and returns the workers among it. A worker that
-  /// was killed by a signal comes first: it is the cause, and those that exited with a status
-  /// noticed.
+  /// Reaps what has ended, adopted processes too, and returns the workers among it. A
+  /// worker that was killed by a signal comes first: it is the cause, and those that exited
+  /// with a status noticed.
   std::vector<Ended> reap();
 
   /// To the process groups of the living workers.

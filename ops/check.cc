@@ -4,7 +4,7 @@
 // expression over symbols. Equal expressions have one number, so "the same bytes on all ranks" is
 // one comparison, and each symbol carries the list of ranks that it is the sum of, in order.
 //
-//   cells of rank 0   [a0] [a1] --send a1--.          rank 0 finishes (a0 b0), rank 1 (a1 b1);
+//   cells of rank 0   [a0] [a1] --send a1--.             rank 0 finishes (a0 b0), rank 1 (a1 b1);
 //   cells of rank 1   [b0] [b1]            '-> (a1 b1)   then both must unpack both
 //
 // One run is enough, because the rules on tasks alone (check_tasks.cc, applied first) make every
@@ -71,8 +71,8 @@ class Symbols {
 
 constexpr int kNoSymbol = -1;
 
-// Runs a group whose tasks have passed check_tasks. Steps return false with a sentence in
-// `finding_`.
+// Runs a group whose tasks have passed check_tasks. Steps return false with a
+// sentence in `finding_`.
 class SymbolicRun {
  public:
   explicit SymbolicRun(const ScheduleGroup& group);

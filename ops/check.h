@@ -13,9 +13,9 @@
 
 namespace hora {
 
-/// Checks the schedules of ranks 0..size-1 of one collective, all properties of schedule.h, with
-/// and without shared memory. Returns nothing, or one sentence that names rank, task and broken
-/// rule.
+/// Checks the schedules of ranks 0..size-1 of one collective, all properties of
+/// schedule.h, with and without shared memory. Returns nothing, or one sentence that names
+/// rank, task and broken rule.
 std::optional<std::string> check_schedules(const std::vector<Schedule>& by_rank);
 
 /// The order in which right schedules of shape `reduce` add the contributions of the ranks to

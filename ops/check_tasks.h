@@ -1,5 +1,5 @@
-// The two halves of the symbolic check share this: the schedules of a group, and names for
-// sentences.
+// The two halves of the symbolic check share this: the schedules of a group, and
+// names for sentences.
 //
 // Internal to ops/check.cc and ops/check_tasks.cc.
 #pragma once

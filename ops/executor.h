@@ -3,14 +3,14 @@
 //   lane: queue of runs -> positions p, p+1, ... -> instance in slot p mod W -> tasks of a template
 //
 // Rules it keeps (docs/architecture.md, "the segment"):
-//  - A segment starts at position p only if p < floor + W; the floor is the lowest count of all
-//    members.
+//  - A segment starts at position p only if p < floor + W, where the floor is the lowest count of
+//    all members.
 //  - A caller's tensor is overwritten for p only when the whole result of p, and everything before
 //    it, is here. Then p is unpacked, and only then this rank's count moves past p.
 //  - A slot is never touched for another position before that.
 //
-// Nothing here blocks or allocates per segment. Lanes do not wait for each other; the urgent one
-// goes first.
+// Nothing here blocks or allocates per segment. Lanes do not wait for each other; the
+// urgent one goes first.
 //
 // Owner: the progress token.
 #pragma once
@@ -53,8 +53,8 @@ class Executor {
   /// Appends a run to a lane. All ranks append the same runs in the same order.
   void enqueue(std::uint16_t lane, std::unique_ptr<CollectiveRun> run);
 
-  /// Runs tasks until about `budget_bytes` were touched or nothing can go on. True if anything
-  /// happened.
+  /// Runs tasks until about `budget_bytes` were touched or nothing can go on. True if
+  /// anything happened.
   bool step(std::size_t budget_bytes);
 
   /// Runs that have finished here since the last call, in order per lane.

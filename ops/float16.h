@@ -27,8 +27,8 @@ constexpr float float_from_bfloat16(std::uint16_t bits) {
 constexpr std::uint16_t bfloat16_from_float(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   if ((bits & 0x7fffffff) > 0x7f800000) return kBfloat16Nan;
-  // Half of the last kept place, less one if the kept part is even: a tie then carries only into
-  // odd.
+  // Half of the last kept place, less one if the kept part is even: a tie then
+  // carries only into odd.
   const std::uint32_t half = 0x7fff + (bits >> 16 & 1);
   return static_cast<std::uint16_t>((bits + half) >> 16);
 }

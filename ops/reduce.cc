@@ -17,8 +17,8 @@ namespace {
 /// Exactness of integer averages ends here; no World has as many ranks.
 constexpr std::size_t kMostInputs = 1 << 20;
 
-/// What this machine can run of what was compiled, as Highway's bits. Asked once, before anything
-/// forces less.
+/// What this machine can run of what was compiled, as Highway's bits. Asked once, before
+/// anything forces less.
 std::int64_t runnable_targets() {
   static const std::int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
   return targets;

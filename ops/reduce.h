@@ -38,8 +38,8 @@
 
 namespace hora {
 
-/// What the owner's last merge does before it rounds: divide by `divisor`, then multiply by
-/// `postscale`.
+/// What the owner's last merge does before it rounds: divide by `divisor`, then
+/// multiply by `postscale`.
 struct Finish {
   std::int64_t divisor = 1;
   double postscale = 1.0;
@@ -54,10 +54,10 @@ struct Finish {
 void reduce(DType dtype, ReduceOp op, std::span<const std::byte* const> inputs, std::byte* out,
             std::size_t count, const Finish& finish);
 
-/// out[i] = in[i] * factor, element-wise rounding as Horovod's prescale: float16 and bfloat16 in
-/// float32, float32 in float32 (factor converted first), float64 in float64, integers in float64,
-/// truncated and saturated. A factor of 1 copies, and bool is never scaled. `out` may be equal to
-/// `in`.
+/// out[i] = in[i] * factor, element-wise rounding as Horovod's prescale: float16 and bfloat16
+/// in float32, float32 in float32 (factor converted first), float64 in float64, integers in
+/// float64, truncated and saturated. A factor of 1 copies, and bool is never scaled. `out`
+/// may be equal to `in`.
 void scale(DType dtype, const std::byte* in, std::byte* out, std::size_t count, double factor);
 
 /// The scalar oracle of `reduce`: same contract, plain loops, for tests.
@@ -66,8 +66,8 @@ void reduce_scalar(DType dtype, ReduceOp op, std::span<const std::byte* const> i
 
 /// Names of the SIMD targets this machine can run, best first ("AVX3", "AVX2", ..., "SCALAR").
 std::vector<std::string> reduce_targets();
-/// Makes `reduce` use the named target from now on (tests only); "" returns to the best. False if
-/// unknown.
+/// Makes `reduce` use the named target from now on (tests only); "" returns to the
+/// best. False if unknown.
 bool force_reduce_target(const std::string& name);
 
 }  // namespace hora

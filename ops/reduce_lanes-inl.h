@@ -10,8 +10,8 @@
 //                                     bfloat16 is the upper half of a float32, so one shift or one
 //                                     mask widens it, and nothing ever crosses a lane
 //   Integers<T>    all integers       one vector of T, finished elsewhere
-//   Quotients<T>   up to 32 bits      one vector of float64: the sum of an average, or a result to
-//                                     finish
+//   Quotients<T>   up to 32 bits      one vector of float64: the sum of an average, or a result
+//                                     that is to be finished
 //
 // Compiled once per target by foreach_target.h; hence the unusual include guard.
 #if defined(HORA_OPS_REDUCE_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -130,8 +130,8 @@ HWY_INLINE VBits narrow_float16(VFloat value) {
   const VBits bits = hn::BitCast(d, value);
   const VBits magnitude = hn::And(bits, hn::Set(d, 0x7fffffff));
   const VBits sign = hn::ShiftRight<16>(hn::Xor(bits, magnitude));
-  // Normal: rebias, then add just less than half of the last kept place, a full half if that place
-  // is odd.
+  // Normal: rebias, then add just less than half of the last kept place, a full half if
+  // that place is odd.
   const VBits odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(d, 1));
   const VBits rebias = hn::Set(d, ((127U - 15) << 23) - 0xfff);
   const VBits normal = hn::ShiftRight<13>(hn::Add(hn::Sub(magnitude, rebias), odd));
@@ -203,8 +203,8 @@ struct Brains {
   }
 
  private:
-  /// The upper halves are the bfloat16 nearest to `value`. The one NaN survives: its payload is
-  /// empty.
+  /// The upper halves are the bfloat16 nearest to `value`. The one NaN survives:
+  /// its payload is empty.
   static HWY_INLINE VBits rounded(VFloat value) {
     const DBits d;
     const VBits bits = hn::BitCast(d, value);

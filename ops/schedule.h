@@ -18,8 +18,8 @@
 //   send    at -> peer, to land at `remote` in its slot. Complete when started; the bytes stay put
 //           until every member is done with the segment
 //   recv    peer's send of the same tag; the payload is then an operand. Where the transport shares
-//           memory it is a *view* of the sender's slot and nothing moves; elsewhere it lies in our
-//           slot at `at`
+//           memory it is a *view* of the sender's slot and nothing moves; elsewhere it lies in
+//           our slot at `at`
 //   copy    operand -> at                          (no-op if it lies there already)
 //   merge   operands -> at, reduced in the order given; `finish` also divides and postscales
 //   unpack  operand -> caller's tensors. Runs only when every other task of the segment is

@@ -62,8 +62,8 @@ std::optional<Error> mismatch(std::string text) {
   return Error{ErrorKind::mismatch, std::move(text), std::nullopt};
 }
 
-/// Shapes of an allreduce or broadcast must be the same, those of an allgather but for the first
-/// dimension.
+/// Shapes of an allreduce or broadcast must be the same, those of an allgather but for
+/// the first dimension.
 std::optional<std::string> shapes_differ(const Request& a, const Request& b) {
   const std::string head = "Mismatched " + std::string(to_string(a.kind)) + " tensor shapes: ";
   if (a.kind != Kind::allgather) {

@@ -1,12 +1,12 @@
 // Agreement: do all ranks mean the same by a name? And if not: who means what.
 //
 // Asked once all ranks have submitted the tensor. The first sentence of an answer is the one
-// Horovod's users search for; what follows in parentheses names the tensor, every rank and what it
-// submitted:
+// Horovod's users search for; what follows in parentheses names the tensor, every rank and
+// what it submitted:
 //
-//   Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape [17, 17], but another rank
-//   sent a tensor of shape [18, 18]. (tensor 'x': ranks 0,1,3 submitted float32[17, 17], rank 2
-//   submitted ...)
+//   Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape [17, 17],
+//   but another rank sent a tensor of shape [18, 18].
+//   (tensor 'x': ranks 0,1,3 submitted float32[17, 17], rank 2 submitted ...)
 #pragma once
 
 #include <cstdint>

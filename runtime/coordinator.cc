@@ -1,11 +1,11 @@
 // The root's side of negotiation: hears all ranks, decides for all.
 //
-// The life of a tensor here
+// The life of a tensor here:
 //
 //   waiting     in the PendingTable, not all ranks have submitted it; StallInspector watches
 //   ready       all have. If they disagree, it is answered with an error. Allgathers, broadcasts
-//               and barriers are answered at once; allreduces may be *held*, to be fused with what
-//               comes
+//               and barriers are answered at once; allreduces may be *held*, so that they are
+//               fused with what comes
 //   released    somebody waits for it, it was held for `hold`, or fills a buffer: answered as soon
 //               as its lane has less than `outstanding_limit` buffers in flight
 //   answered    a part of a RootMessage; forgotten here, remembered by the cache

@@ -11,10 +11,10 @@
 // `now` is an argument.
 //
 // How it ends. A lost link, the launcher's word that a member died, or a broken stream *stop* the
-// engine: every open handle fails with one error that names the member and what was being done, and
-// later submissions fail with the same. Evidence races: a socket's EOF says only that the peer is
-// gone, while the launcher knows how it ended; so an EOF waits a moment (kEvidenceGrace) for the
-// better word.
+// engine: every open handle fails with one error that names the member and what was being done,
+// and later submissions fail with the same. Evidence races: a socket's EOF says only that the
+// peer is gone, while the launcher knows how it ended; so an EOF waits a moment (kEvidenceGrace)
+// for the better word.
 //
 // An orderly end (a rank's shutdown) comes in the stream of responses, so all ranks have been given
 // the same ones before it: these are finished, everything else fails.
@@ -65,8 +65,8 @@ class Engine {
 
   // The progress token's holder.
 
-  /// Agreement of all members on what they share; must be stepped until true before anything is
-  /// run.
+  /// Agreement of all members on what they share; must be stepped until true
+  /// before anything is run.
   [[nodiscard]] bool agreed() const { return agreed_; }
   /// True if anything happened.
   bool step(TimePoint now);

@@ -1,10 +1,12 @@
 // Negotiation: which tensors are ready on all ranks, in which order, fused how. Pure.
 //
 //   worker r                                root
-//   submit(Request) -- WorkerMessage ---->  Coordinator: name -> {request, ranks that have it}
-//   (a request seen before travels as         ready everywhere? agree? -> Response, fused with
-//    one bit: its slot in the                 others; known tensors are named by slot as well
-//    ResponseCache)   <--- RootMessage ---  the same to all ranks, in one ordered stream
+//
+//   submit(Request)  --- WorkerMessage -->  Coordinator: name -> {request, ranks that have it}
+//     a request seen before travels as        ready everywhere? agree? -> Response, fused with
+//     one bit: its slot in the                others; known tensors are named by slot as well
+//     ResponseCache
+//   responses        <--- RootMessage ----  the same to all ranks, in one ordered stream
 //
 // Every rank keeps the same ResponseCache, because it is changed only by the ordered stream of
 // RootMessages. A WorkerMessage says how much of the stream its sender had seen, so the root knows
@@ -67,8 +69,8 @@ class WorkerNegotiator {
   /// The message to the root, or nothing if there is nothing new to say. Call until nothing: what
   /// is long is spread over several messages.
   std::optional<std::vector<std::byte>> take_message();
-  /// The root's next message: responses in stream order, to be run in this order. `stop`: see
-  /// below.
+  /// The root's next message: responses in stream order, to be run in this order.
+  /// `stop`: see below.
   struct Decoded {
     std::vector<Response> responses;
     std::string notice;  ///< To be logged as a warning on this rank (stall report), or empty.

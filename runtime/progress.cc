@@ -112,7 +112,8 @@ void Progress::drive(const std::function<bool()>& until, TimePoint limit) {
     TimePoint wake_at = std::min(limit, now + kLongestSleep);
     if (const auto next = engine_.next_deadline()) wake_at = std::min(wake_at, *next);
     const SleepNeed need = engine_.need();
-    // Counting rings is a guess at what peers will send: something else may come, so look again soon.
+    // Counting rings is a guess at what peers will send: something else may come,
+    // so look again soon.
     if (need.rings > 1) wake_at = std::min(wake_at, now + kInterruptPeriod);
     engine_.count_sleep();
     wait_point_.sleep({wake_at}, need,

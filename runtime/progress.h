@@ -41,13 +41,13 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// Something was posted to the engine. `caller_waits`: whoever posted will call drive_until at
-  /// once.
+  /// Something was posted to the engine. `caller_waits`: whoever posted will call
+  /// drive_until at once.
   void on_posted(bool caller_waits);
 
-  /// Steps, or sleeps while somebody else does, until `completion` is done (true), `deadline` has
-  /// passed or `interrupted` said so (false). `interrupted` is asked every 50 ms, without the
-  /// token.
+  /// Steps, or sleeps while somebody else does, until `completion` is done (true),
+  /// `deadline` has passed or `interrupted` said so (false). `interrupted` is asked every
+  /// 50 ms, without the token.
   enum class Outcome { done, deadline, interrupted };
   Outcome drive_until(CompletionImpl& completion, Deadline deadline,
                       const std::function<bool()>& interrupted);

@@ -4,9 +4,9 @@
 // is no global state: a test makes four of them in one process as a world of four. All functions
 // may be called from any thread unless they say otherwise.
 //
-// The life of a call: `submit` validates and enqueues, and returns a Handle at once; `wait` drives
-// the engine on the caller's thread until the handle is complete (or sleeps, if another thread
-// drives it).
+// The life of a call: `submit` validates and enqueues, and returns a Handle at once; `wait`
+// drives the engine on the caller's thread until the handle is complete (or sleeps, if another
+// thread drives it).
 #pragma once
 
 #include <cstddef>
@@ -67,8 +67,8 @@ struct RuntimeStats {
 
 class Runtime {
  public:
-  /// Joins the job and builds the first session. Blocks until all members are there or
-  /// config.start_timeout_ms.
+  /// Joins the job and builds the first session. Blocks until all members are there
+  /// or config.start_timeout_ms.
   static Result<std::unique_ptr<Runtime>> start(const Config& config, const Placement& placement);
 
   virtual ~Runtime() = default;
@@ -83,8 +83,8 @@ class Runtime {
   virtual Result<Handle> submit(Submission submission) = 0;
 
   /// Waits until the handle is done, the deadline, or until `interrupted` (asked about every 50 ms
-  /// on the caller's thread) returns true. Returns the outcome of the handle, or timeout /
-  /// interrupted; the collective goes on then.
+  /// on the caller's thread) returns true. Returns the outcome of the handle, or an Error of kind
+  /// timeout or interrupted; the collective goes on then.
   virtual Result<void> wait(const Handle& handle, Deadline deadline,
                             const std::function<bool()>& interrupted) = 0;
 
@@ -96,8 +96,8 @@ class Runtime {
   /// Idempotent. The destructor calls it.
   virtual void shutdown(const std::string& last_words) = 0;
 
-  /// In a forked child: forget everything without touching peers. The parent's Runtime is
-  /// unaffected.
+  /// In a forked child: forget everything without touching peers. The parent's
+  /// Runtime is unaffected.
   virtual void on_fork_child() = 0;
 
   [[nodiscard]] virtual RuntimeStats stats() const = 0;

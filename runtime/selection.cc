@@ -76,8 +76,8 @@ Selection::Choice Selection::choose(Kind kind, DType dtype, std::uint64_t bytes,
 
   std::uint64_t wanted = segment_bytes_;
   if (wanted == 0) {
-    // Shared memory: a segment stays in cache through pack, merge and unpack. Sockets: large
-    // writes.
+    // Shared memory: a segment stays in cache through pack, merge and unpack.
+    // Sockets: large writes.
     const std::uint64_t ranks = static_cast<std::uint64_t>(facts_.size);
     wanted = facts_.views_only ? std::max(128 * kKiB, 32 * kKiB * ranks) : 256 * kKiB * ranks;
   }

@@ -1,16 +1,14 @@
 // Slot sets: the few bits that stand for known tensors.
 //
-// From its second use on a tensor is a slot of the ResponseCache, and what travels is a set of
-// slots: from a rank "I have these", from the root "run these". Two forms, and the shorter one is
-// sent:
+// From its second use on a tensor is a slot of the ResponseCache, and what travels is a set
+// of slots: from a rank "I have these", from the root "run these". Two forms, and the
+// shorter one is sent:
 //
-//   list    a token per run of neighbours: varint(gap << 2 | run << 1 | more), then varint(length -
-//   2) if
-//           `run`. The gap is counted from the end of the run before. All 161 gradients of a
-//           ResNet-50 in one go are 2 or 3 bytes; a lone slot is 1 or 2.
-//   bitmap  varint(first slot), varint(bytes), bytes; bit i stands for slot first + i. A random
-//   half of
-//           1,000 slots is 125 bytes.
+//   list    a token per run of neighbours: varint(gap << 2 | run << 1 | more), and after it
+//           varint(length - 2) if `run`. The gap is counted from the end of the run before.
+//           All 161 gradients of a ResNet-50 in one go are 2 or 3 bytes; a lone slot is 1 or 2
+//   bitmap  varint(first slot), varint(bytes), bytes; bit i stands for slot first + i.
+//           A random half of 1,000 slots is 125 bytes
 //
 // Decoding is for bytes of strangers: every read is checked, sets are ascending by construction,
 // and no slot is at or above the caller's limit.

@@ -36,8 +36,8 @@ class StallInspector {
   void on_submission(Rank rank, const SharedRequest& request, TimePoint now);
   void on_evidence(Rank rank, const std::string& text);
 
-  /// When `inspect` should be called, if the oldest waiting tensor waits since `oldest`; nothing:
-  /// never.
+  /// When `inspect` should be called, if the oldest waiting tensor waits since
+  /// `oldest`; nothing: never.
   [[nodiscard]] std::optional<TimePoint> next_deadline(std::optional<TimePoint> oldest) const;
 
   struct Finding {

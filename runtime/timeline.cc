@@ -59,9 +59,10 @@ int write_at(int fd, std::string_view text, std::size_t offset) {
 ///   [ event , event ,  event ........ spaces ........ ]
 ///   |  page  |  page  |  page  |  page  |  page  |  page
 ///
-/// The bracket stands at the end from the start, and events are written over spaces. A kill can cut a
-/// write only between two pages, so no write crosses one: what does not fit a page begins the next, and
-/// the spaces left between are spaces. When the file is full, a larger one takes its place by a rename.
+/// The bracket stands at the end from the start, and events are written over spaces. A kill can cut
+/// a write only between two pages, so no write crosses one: what does not fit a page begins the
+/// next, and the spaces left between are spaces. When the file is full, a larger one takes its
+/// place by a rename.
 class TraceFile {
  public:
   explicit TraceFile(std::string path) : path_(std::move(path)) {}
@@ -104,7 +105,8 @@ class TraceFile {
 
   static std::size_t page_end(std::size_t offset) { return (offset / kPage + 1) * kPage; }
 
-  /// Replaces the file by one of this capacity with the same events. 0, or why not; then the old one stays.
+  /// Replaces the file by one of this capacity with the same events. 0, or why not; then
+  /// the old one stays.
   int rebuild(std::size_t capacity) {
     const std::string part = path_ + ".part";
     Fd fd(::open(part.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
@@ -362,8 +364,8 @@ std::uint64_t Timeline::dropped() const {
 }
 
 void Timeline::on_fork_child() {
-  // The thread does not exist here, and the queue may be locked for ever: leave both where they
-  // are.
+  // The thread does not exist here, and the queue may be locked for ever: leave
+  // both where they are.
   (void)writer_.release();
 }
 

@@ -5,10 +5,11 @@
 //   'layer.0.weight'   |NEGOTIATE_ALLREDUCE 0  2 1 |ALLREDUCE                                |
 //                                          ranks |QUEUE|MEMCPY_IN..|SHM_ALLREDUCE|MEMCPY..|
 //
-// The engine must not wait for a disk: events go onto a bounded queue, and a thread writes them every
-// 50 ms. When the queue is full events are dropped and counted, and the trace says how many. The file is a
-// complete JSON document at any moment, so it can be read while the job runs and after it was killed: see
-// timeline.cc (up to half of it may be spaces until the timeline ends in order).
+// The engine must not wait for a disk: events go onto a bounded queue, and a thread writes them
+// every 50 ms. When the queue is full events are dropped and counted, and the trace says how
+// many. The file is a complete JSON document at any moment, so it can be read while the job
+// runs and after it was killed: see timeline.cc (up to half of it may be spaces until the
+// timeline ends in order).
 //
 // Owner: the Runtime. Any thread may add events. A timeline that is off costs one branch.
 #pragma once
@@ -51,15 +52,15 @@ class Timeline {
   Timeline(Timeline&&) noexcept;
   Timeline& operator=(Timeline&&) noexcept;
 
-  /// Creates (or replaces) the file and starts the thread. `queue_limit`: events that may wait. Needs
-  /// to create a second file beside it. Errors: system, with the path and why; invalid_argument: the
-  /// path is there and not a regular file.
+  /// Creates (or replaces) the file and starts the thread. `queue_limit`: events that may wait.
+  /// Needs to create a second file beside it. Errors: system, with the path and why;
+  /// invalid_argument: the path is there and not a regular file.
   static Result<Timeline> open(const std::string& path, std::size_t queue_limit);
 
   [[nodiscard]] bool on() const { return writer_ != nullptr; }
 
-  /// A span of the tensor begins: a phase (NEGOTIATE_ALLREDUCE, then ALLREDUCE) or an activity
-  /// within.
+  /// A span of the tensor begins: a phase (NEGOTIATE_ALLREDUCE, then ALLREDUCE) or
+  /// an activity within.
   void begin(std::string_view tensor, std::string_view name) {
     if (on()) add('B', tensor, name);
   }

@@ -1,8 +1,11 @@
 // Wire: the two messages of negotiation as bytes.
 //
-//   WorkerMessage   'W' flags varint(seen)  [slot set  [varint(n) n x varint(first dim)]]
-//   [FlatBuffer] RootMessage     'R' flags varint(responses)
-//                   per response: head [slot set [varint(n) n x varint(first dim)]] [FlatBuffer]
+//   WorkerMessage   'W' flags varint(seen)
+//                       [slot set [varint(n) n x varint(first dim)]]
+//                       [FlatBuffer]
+//   RootMessage     'R' flags varint(responses)
+//                       per response: head [slot set [varint(n) n x varint(first dim)]]
+//                       [FlatBuffer]
 //
 // A step of a training loop whose tensors are all known is a head of three bytes and a slot set.
 // Only what a receiver cannot know, new requests and texts, is a FlatBuffer (wire.fbs) at the end

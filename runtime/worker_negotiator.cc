@@ -1,13 +1,13 @@
 // A rank's side of negotiation: turns submissions into as few bytes as the cache allows, and the
 // root's stream back into responses.
 //
-// Invariants
-//  - `cache` and `seen` change in on_root_message only, so that a message says `seen` and means the
-//  cache
-//    as it was then. Submissions are looked up when a message is made, not when they are submitted.
+// Invariants:
+//  - `cache` and `seen` change in on_root_message only, so that a message says `seen` and means
+//    the cache as it was then. Submissions are looked up when a message is made, not when they
+//    are submitted.
 //  - A flush covers all that was submitted before it. Once it is sent the root remembers it, so a
-//  caller that
-//    polls a hundred times costs one message: `unflushed` counts what no flush covers yet.
+//    caller that polls a hundred times costs one message: `unflushed` counts what no flush
+//    covers yet.
 #include <algorithm>
 #include <utility>
 

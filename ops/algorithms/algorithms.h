@@ -12,9 +12,9 @@
 
 namespace hora {
 
-/// All-reduce in one exchange: everybody publishes its whole segment, everybody merges all of them
-/// in rank order. Best for messages so small that a second hop costs more than merging everything
-/// everywhere.
+/// All-reduce in one exchange: everybody publishes its whole segment, everybody merges all of
+/// them in rank order. Best for messages so small that a second hop costs more than merging
+/// everything everywhere.
 Schedule make_exchange(int size, int me);
 
 /// All-reduce in two exchanges: rank c merges chunk c of all ranks at once (reduce-scatter), then
@@ -38,8 +38,8 @@ Schedule make_tree_broadcast(int size, int me, int root);
 /// Broadcast in one hop: the root publishes, everybody reads. Best where memory is shared.
 Schedule make_flat_broadcast(int size, int me, int root);
 
-/// All-gather(v) in one exchange. Chunk c is rank c's contribution to the segment, of any length or
-/// empty.
+/// All-gather(v) in one exchange. Chunk c is rank c's contribution to the segment, of
+/// any length or empty.
 Schedule make_direct_allgather(int size, int me);
 
 /// All-gather(v) along a ring, size-1 hops.
@@ -47,14 +47,14 @@ Schedule make_ring_allgather(int size, int me);
 
 enum class Collective : std::uint8_t { allreduce, allgather, broadcast, barrier };
 
-/// One row per algorithm: the generic tests, the benchmark and `HORA_ALGORITHM` iterate over the
-/// rows.
+/// One row per algorithm: the generic tests, the benchmark and `HORA_ALGORITHM`
+/// iterate over the rows.
 struct AlgorithmRow {
   std::string_view name;
   Collective collective;
   std::string_view description;
-  bool rounds_once;  ///< 16-bit sums are rounded once, at the end: only such algorithms take 16-bit
-                     ///< tensors.
+  /// 16-bit sums are rounded once, at the end: only such algorithms take 16-bit tensors.
+  bool rounds_once;
   Schedule (*make)(int size, int me, int root);
 };
 

@@ -23,8 +23,8 @@
 // Source: Thakur, Rabenseifner, Gropp, 2005, section 4.
 //
 // Slot:   input  [1]        stays as packed
-//         sums   [merges]   one per merge: a partner may still read the one before; the last is
-//                           the result
+//         sums   [merges]   one per merge, as a partner may still read the one before; the last
+//                           one is the result
 //         arrived[merges]   landing, one per merge: a partner may run ahead
 #include <algorithm>
 #include <bit>

@@ -18,8 +18,9 @@
 // hundreds of bytes on a network.
 //
 // With zero elements this is a barrier: the messages are headers only, and nobody has all of them
-// before everybody has come. Source: the one-step all-to-all exchange of folklore (MPI_Allgather,
-// then reduce).
+// before everybody has come.
+//
+// Source: the one-step all-to-all exchange of folklore (MPI_Allgather, then reduce).
 //
 // Slot:   input  [1]         own contribution; stays as packed
 //         result [1]

@@ -36,8 +36,8 @@ struct Line {
   std::uint16_t tag = 0;
   std::uint16_t flags = 0;
   std::uint64_t position = 0;
-  /// Socket: byte offset of the payload in the receiver's slot payload area.
-  /// Shared memory: byte offset of the payload in the sender's arena.
+  /// Byte offset of the payload. Socket: in the receiver's slot payload area; shared memory: in the
+  /// sender's arena.
   std::uint64_t landing = 0;
   std::uint64_t count = 0;
   std::uint64_t floor = 0;   ///< Lowest count over all ranks that the sender knows.

@@ -3,16 +3,19 @@
 // For tests, so that they walk every message of a small run and break it. A hub holds one channel
 // per direction:
 //
-//   send:      copy line and payload into the channel   (sender's thread, under the hub's mutex)
+//   send:      copy line and payload into the channel (sender's thread, under the hub's mutex)
 //   progress:  take all of the channel, check each line and its crc32c, copy the payload into the
-//              receiver's own slot                      (receiver's thread; only it writes its
-//              arena)
+//              receiver's own slot (receiver's thread; only it writes its arena)
 //   flush:     wake the receivers that were sent something
 //
 // A channel counts its messages and does what the plan says of the n-th:
-//   close      it and all later ones are lost, and both ends fail when they have read what came
-//   before stall      it and all later ones are lost, and nobody is told corrupt    one bit is
-//   turned; the receiver's crc32c sees it and fails the link duplicate  it is delivered twice
+//
+//   close      it and all later ones are lost, and both ends fail when they have read what
+//              came before
+//   stall      it and all later ones are lost, and nobody is told
+//   corrupt    one bit is turned; the receiver's crc32c sees it and fails the link
+//   duplicate  it is delivered twice
+//
 // Unlike a socket, a message is one frame however long it is, and a sender is never held back.
 #include "ops/transport/loopback.h"
 
@@ -96,8 +99,8 @@ class Hub final : public LoopbackHub, public std::enable_shared_from_this<Hub> {
     return channels_[index(from, to)].sent;
   }
 
-  /// Puts a frame into the channel, or does what the plan says of it. A bye is no message of the
-  /// plan.
+  /// Puts a frame into the channel, or does what the plan says of it. A bye is no
+  /// message of the plan.
   void send(Rank from, Rank to, Frame frame) {
     const std::scoped_lock lock(mutex_);
     Channel& channel = channels_[index(from, to)];

@@ -33,8 +33,8 @@ class Outbox {
   void announce(std::uint16_t lane);
   [[nodiscard]] std::uint64_t announced(std::uint16_t lane) const { return told_[lane]; }
 
-  /// What to write now, up to about a megabyte; empty: nothing waits. Valid until the next call of
-  /// any kind.
+  /// What to write now, up to about a megabyte; empty: nothing waits. Valid until the
+  /// next call of any kind.
   std::span<iovec> plan();
   /// That many bytes of the last plan were taken; plan again.
   void sent(std::size_t bytes);

@@ -8,10 +8,10 @@
 //                                                       this rank has taken from the peer's ring
 //
 // A message is published by storing its line's fields and then, with release, the stamp (position
-// plus 1). The receiver polls that one line of the sender's arena, so messages need no queue, arrive
-// in any order and before the receiver has started the position. A line is written again only W
-// positions later, when every member is done with the first use: there is nothing to lock and
-// nothing to wait for.
+// plus 1). The receiver polls that one line of the sender's arena, so messages need no queue,
+// arrive in any order and before the receiver has started the position. A line is written again
+// only W positions later, when every member is done with the first use: there is nothing to lock
+// and nothing to wait for.
 //
 // Control messages are framed as a u32 length and the bytes, and streamed through the ring; what
 // does not fit waits in a private backlog.

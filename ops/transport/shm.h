@@ -10,8 +10,8 @@
 
 namespace hora {
 
-/// What a worker tells a peer on its host so that the peer can read its arena. Sent with the
-/// descriptors.
+/// What a worker tells a peer on its host so that the peer can read its arena. Sent
+/// with the descriptors.
 struct ShmOffer {
   std::uint64_t lines_offset = 0;    ///< Of the lines in the offering arena.
   std::uint64_t control_offset = 0;  ///< Of the control rings.

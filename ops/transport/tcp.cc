@@ -7,11 +7,11 @@
 // Who sends first may write at any time: a sender only starts what the receiver's window has room
 // for, so what a socket holds always has a place to go, and nobody needs to be asked or waited for.
 //
-// Receiving. In the middle of a long payload one recvmsg takes [rest of the payload, next bytes]:
-// the second piece brings the next line in the same call, so that steady bulk traffic costs one
-// call per part. Elsewhere it takes as much as the staging buffer holds, so that small frames come
-// by the dozen. After bulk the second piece is kept short: what lands in staging is copied once
-// more.
+// Receiving. In the middle of a long payload one recvmsg takes [rest of the payload, next
+// bytes]: the second piece brings the next line in the same call, so that steady bulk traffic
+// costs one call per part. Elsewhere it takes as much as the staging buffer holds, so that
+// small frames come by the dozen. After bulk the second piece is kept short: what lands in
+// staging is copied once more.
 //
 // Edge-triggered means: an event says "look again", and we look until the kernel has no more. A
 // link remembers that it may read (or write) more, since a step stops at a budget for the sake of

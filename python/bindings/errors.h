@@ -1,11 +1,11 @@
 // Errors, as Python exceptions.
 //
-//   invalid_argument, duplicate_name    ValueError: this rank's own mistake, the others know
-//   nothing of it everything else                     hora.HoraInternalError, with attributes
-//   `kind` and `peer`
+//   invalid_argument, duplicate_name    ValueError: this rank's own mistake, of which the others
+//                                       know nothing
+//   everything else                     hora.HoraInternalError, with attributes `kind` and `peer`
 //
-// `interrupted` never comes here: the exception that the signal handler raised is already set
-// (runtime.cc).
+// `interrupted` never comes here: the exception that the signal handler raised is
+// already set (runtime.cc).
 #pragma once
 
 #include "runtime/runtime.h"

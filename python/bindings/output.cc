@@ -1,6 +1,5 @@
 // The buffer is one-dimensional bytes: whoever asked for the gathering knows dtype and shape and
 // makes its own view. It is writable, because the memory belongs to nobody else.
-//
 #include "python/bindings/output.h"
 
 namespace hora {

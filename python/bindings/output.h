@@ -1,9 +1,9 @@
 // Output: memory that the core allocated, handed to Python without a copy.
 //
 // The shape of an allgather's result is known only when all ranks have spoken, so the core
-// allocates it. Output owns that memory and shows it through the buffer protocol: numpy.frombuffer
-// and torch.frombuffer make arrays that keep the Output alive. Neither library's headers are
-// needed.
+// allocates it. Output owns that memory and shows it through the buffer protocol:
+// numpy.frombuffer and torch.frombuffer make arrays that keep the Output alive. Neither library's
+// headers are needed.
 #pragma once
 
 #include <cstddef>

@@ -4,11 +4,10 @@
 //
 //   the GIL    released while a call may block (gil.h)
 //   signals    a waiting main thread lets Python's handlers run every 50 ms; what they raise ends
-//   the wait.
-//              The collective goes on then, so its tensors are kept until it is done ("abandoned")
+//              the wait. The collective goes on then, so its tensors are kept ("abandoned") until
+//              it is done
 //   fork       a forked child has the memory of a Runtime but not its threads: every call there
-//   says so, and
-//              nothing is torn down in the child
+//              says so, and nothing is torn down in the child
 //
 // There is no global: the package holds one object of this class between init and shutdown.
 #pragma once

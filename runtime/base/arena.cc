@@ -92,8 +92,8 @@ Result<std::size_t> Arena::reserve(std::size_t bytes, const char* what) {
   if (fd_.valid()) {
     ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(used_),
                 static_cast<off_t>(bytes));
-    // fallocate reports a full tmpfs or memory cgroup as an error, where a first touch would be
-    // SIGBUS.
+    // fallocate reports a full tmpfs or memory cgroup as an error, where a first
+    // touch would be SIGBUS.
     if (::fallocate(fd_.get(), 0, static_cast<off_t>(used_), static_cast<off_t>(bytes)) != 0) {
       return fail(ErrorKind::resource, std::string("there is no memory for ") + what + ": " +
                                            std::to_string(bytes) +

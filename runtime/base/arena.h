@@ -34,13 +34,13 @@ inline constexpr std::uint64_t kArenaMagic = 0x616e657261726f48;  // "Horarena"
 inline constexpr std::size_t kDoorbellOffset = 4096;
 inline constexpr std::size_t kFirstArea = 8192;
 
-/// The own arena. Owner: the Runtime. `reserve` by one thread; the memory itself by the progress
-/// token.
+/// The own arena. Owner: the Runtime. `reserve` by one thread; the memory itself by
+/// the progress token.
 class Arena {
  public:
-  /// Makes an arena of `bytes` (rounded up to pages). Address space only: memory is used as
-  /// reserved. `shared` false (a job of one, sanitizers): anonymous private memory without
-  /// descriptor.
+  /// Makes an arena of `bytes` (rounded up to pages). Address space only: memory is used
+  /// as reserved. `shared` false (a job of one, sanitizers): anonymous private memory
+  /// without descriptor.
   static Result<std::unique_ptr<Arena>> make(std::size_t bytes, const WorkerId& worker,
                                              bool shared);
   ~Arena();

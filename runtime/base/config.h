@@ -39,7 +39,7 @@ struct Config {
   std::string transport;              ///< "", "shm" or "tcp": force it.
   std::string host_id;                ///< Who shares my memory; default boot id + network ns.
   std::string congestion;             ///< TCP congestion control, or empty.
-  std::string fault;                  ///< Fault point for tests: "task:N:kill", ...
+  std::string fault;                  ///< Fault point for tests: docs/testing.md.
   bool engine_thread = true;          ///< false: only waiting callers make progress (tests).
 };
 
@@ -59,8 +59,8 @@ using Lookup = std::function<std::optional<std::string>(const std::string& name)
 /// The process environment.
 Lookup environment();
 
-/// Reads every knob. An unparsable value is an invalid_argument that names variable, value and what
-/// is allowed.
+/// Reads every knob. An unparsable value is an invalid_argument that names variable, value
+/// and what is allowed.
 Result<Config> read_config(const Lookup& lookup);
 
 }  // namespace hora

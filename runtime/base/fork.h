@@ -25,8 +25,8 @@ namespace hora {
 
 /// From now on a forked child lets go of `fd`. Any thread. Negative: nothing happens.
 void track_fd(int fd);
-/// Takes that back; call it before the descriptor is closed, because the number may be reused at
-/// once.
+/// Takes that back; call it before the descriptor is closed, because the number may
+/// be reused at once.
 void untrack_fd(int fd);
 
 /// How many forks lie between the first process and this one. An object that owns threads remembers

@@ -18,14 +18,15 @@
 // closed"; to a stranger of another job the reply holds nothing else. A verdict is advice and not
 // authenticated: whoever can forge it can also cut the connection.
 //
-// The handshake authenticates who is at the other end when the connection is made. It does not
-// encrypt what follows, nor protect it against somebody who can write into the middle of a TCP
-// stream.
+// The handshake authenticates who is at the other end when the connection is made. It
+// does not encrypt what follows, nor protect it against somebody who can write into the
+// middle of a TCP stream.
 //
-// Greeting, little-endian; its size and first eight bytes are the same in every version of the
+// Greeting, little-endian. Its size and first eight bytes are the same in every version of the
 // protocol:
-//   magic u32 | version u16 | purpose u16 | epoch u32 | rank i32 | hello: wanted rank i32, reply:
-//   verdict | job 16 | worker 16 | nonce 32
+//
+//   magic u32 | version u16 | purpose u16 | epoch u32 | rank i32
+//   | hello: wanted rank i32, reply: verdict | job 16 | worker 16 | nonce 32
 #include "runtime/base/handshake.h"
 
 #include <algorithm>

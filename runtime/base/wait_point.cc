@@ -91,8 +91,8 @@ void WaitPoint::sleep(Deadline deadline, const SleepNeed& need,
         [[maybe_unused]] const ssize_t got = ::read(eventfd_.get(), &drained, sizeof drained);
       }
     } else {
-      // The futex word moves with every ring, the target only counts some: sleep on until it is
-      // reached.
+      // The futex word moves with every ring, the target only counts some: sleep on
+      // until it is reached.
       for (;;) {
         const std::uint32_t now_rings = words_.rings.load(std::memory_order_acquire);
         if (reached(now_rings, target)) break;

@@ -52,9 +52,9 @@ static_assert(sizeof(DoorbellWords) == 64);
 /// An urgent ring adds this much: more than any target is ahead.
 inline constexpr std::uint32_t kUrgentRing = 1u << 16;
 
-/// Rings somebody's doorbell after data was published for it. `eventfd` is that context's eventfd
-/// in this process (own or received), or -1. Any thread or process. One system call, only if it
-/// sleeps.
+/// Rings somebody's doorbell after data was published for it. `eventfd` is that context's
+/// eventfd in this process (own or received), or -1. Any thread or process. One system call,
+/// only if it sleeps.
 void ring(DoorbellWords& words, int eventfd, bool urgent);
 
 /// What a sleeper waits for.
@@ -72,8 +72,8 @@ class WaitPoint {
   WaitPoint(const WaitPoint&) = delete;
   WaitPoint& operator=(const WaitPoint&) = delete;
 
-  /// From now on sleeping also ends when `fd` becomes readable (an epoll descriptor of a
-  /// transport).
+  /// From now on sleeping also ends when `fd` becomes readable (an epoll
+  /// descriptor of a transport).
   void watch(int fd);
   void unwatch(int fd);
 

@@ -1,15 +1,17 @@
 // bench_floor: what an all-reduce over shared memory costs before any runtime is around it.
 //
 // A number such as "40 us for 1 KB" means nothing alone: on a machine with two cores a wake-up
-// across cores costs 26 us, and four ranks cannot all run. So this program measures, with as little
-// code as possible, the steps that any design has to pay, and the engine is judged by its distance
-// from them:
+// across cores costs 26 us, and four ranks cannot all run. So this program measures, with as
+// little code as possible, the steps that any design has to pay, and the engine is judged by its
+// distance from them:
 //
-//   barrier    all ranks meet at one counter (200 pauses, then futex): the denominator of the other
-//   rows exchange   1 KB float32 all-reduce on the caller's thread: publish, wait for all, merge
-//   all views negotiate  the same after rank 0 has gathered a bit from every rank and answered
-//   engine     the same as negotiate, but run by a second thread of each process that the caller
-//   wakes
+//   barrier    all ranks meet at one counter (200 pauses, then futex): the denominator of the
+//              other rows
+//   exchange   1 KB float32 all-reduce on the caller's thread: publish, wait for all, merge the
+//              views of all
+//   negotiate  the same after rank 0 has gathered a bit from every rank and answered
+//   engine     the same as negotiate, but run by a second thread of each process, which the
+//              caller wakes
 //
 // Everything a rank writes for others is a counter that only it writes and that only grows, beside
 // a slot of data; a doorbell says "look again". Two slots are enough: nobody publishes round r+2
@@ -244,8 +246,8 @@ class Player {
   std::array<float, kFloats> output_{};
 };
 
-/// The second thread of mode `engine`: runs negotiate + exchange for whatever round the caller
-/// submits.
+/// The second thread of mode `engine`: runs negotiate + exchange for whatever round
+/// the caller submits.
 class EngineThread {
  public:
   explicit EngineThread(Player& player) : player_(player), thread_([this] { serve(); }) {}
@@ -295,8 +297,8 @@ enum class Mode { barrier, exchange, negotiate, engine };
 constexpr std::array kModes{Mode::barrier, Mode::exchange, Mode::negotiate, Mode::engine};
 constexpr std::array<const char*, 4> kModeNames{"barrier", "exchange", "negotiate", "engine"};
 
-/// Times `rounds` calls of `step(round)`, after a tenth of that as warm-up. Rank 0's samples go to
-/// `out`.
+/// Times `rounds` calls of `step(round)`, after a tenth of that as warm-up. Rank 0's
+/// samples go to `out`.
 void time_rounds(Player& player, Shared& shared, int rank, std::span<float> out,
                  const std::function<void(std::uint32_t)>& step) {
   std::uint32_t round = 0;

@@ -2,10 +2,10 @@
 //
 //   bench_gloo RANK SIZE DIRECTORY ALGORITHM BYTES:ITERATIONS,...   once per rank, together
 //
-// DIRECTORY is empty and shared by the ranks of one run: they meet through files in it. Gloo has an
-// older interface of one object per buffer (ring-old, ring-chunked, hd) and a newer one of plain
-// functions (ring, bcube); on few cores they differ by more than their algorithms do, so both are
-// here.
+// DIRECTORY is empty and shared by the ranks of one run: they meet through files in it. Gloo
+// has an older interface of one object per buffer (ring-old, ring-chunked, hd) and a newer
+// one of plain functions (ring, bcube); on few cores they differ by more than their
+// algorithms do, so both are here.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

@@ -3,7 +3,7 @@
 //   bench_raw [ranks] [--algorithm direct] [--segment BYTES] [--window W]
 //
 // Prints the median, p10, p90 and mean time of a call and the CPU of all ranks per call, for 1 KB
-// .. 100 MB. This is the row to hold against bench_floor: what the executor adds to an exchange
+// to 100 MB. This is the row to hold against bench_floor: what the executor adds to an exchange
 // written by hand.
 #include <algorithm>
 #include <atomic>

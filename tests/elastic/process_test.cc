@@ -1,7 +1,7 @@
 // Ranks that are processes, killed and stopped: what the others and the launcher are told.
 //
-// The children are forked before the server's thread exists, and tell what they heard by their exit
-// code.
+// The children are forked before the server's thread exists, and tell what they heard
+// by their exit code.
 #include <csignal>
 #include <future>
 #include <string>

@@ -1,7 +1,7 @@
 // The environment of a worker: what is set, what is left alone, and what a user may not set.
 //
-// Values are looked up, not counted: execve() takes the first of two equal names, so there must be
-// one.
+// Values are looked up, not counted: execve() takes the first of two equal names, so
+// there must be one.
 #include "launcher/environment.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // ExitStatus: the words and codes for how a process ended, from real wait statuses.
 //
-// The wait statuses are made by processes that end that way, not by hand: their encoding is the
-// kernel's.
+// The wait statuses are made by processes that end that way, not by hand: their
+// encoding is the kernel's.
 #include "launcher/exit_status.h"
 
 #include <csignal>

@@ -1,8 +1,8 @@
 // LineSplitter: what comes out depends on the bytes, never on how they were cut into reads.
 //
-// The property test cuts random streams, rich in terminators, at random places, and compares with
-// the stream in one go and with a rule that needs no splitter: text and terminators together are
-// the input.
+// The property test cuts random streams, rich in terminators, at random places, and compares
+// with the stream in one go and with a rule that needs no splitter: text and terminators
+// together are the input.
 #include "launcher/line_splitter.h"
 
 #include <random>

@@ -1,5 +1,4 @@
-// Plan: ranks host by host, local ranks within a host, cross ranks across hosts with that local
-// rank.
+// Plan: ranks host by host, local ranks within a host, cross ranks across the hosts that have it.
 //
 // Expected values are written out from the definition in plan.h; the mistakes of a command line
 // give errors that say what to write instead.

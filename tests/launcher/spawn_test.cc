@@ -1,7 +1,7 @@
 // Spawn: the child starts as horarun was started, and a failure to start comes back as words.
 //
-// What the child got is read from its output; the program is a shell, and the paths are in a folder
-// made here.
+// What the child got is read from its output; the program is a shell, and the paths are in
+// a folder made here.
 #include "launcher/spawn.h"
 
 #include <array>

@@ -1,7 +1,7 @@
 // Termination: the end of a job, played through with time as an argument.
 //
-// Each case is a story: what happened, what is alive, what time it is; and what horarun must then
-// do.
+// Each case is a story: what happened, what is alive, what time it is; and what
+// horarun must then do.
 #include "launcher/termination.h"
 
 #include <csignal>

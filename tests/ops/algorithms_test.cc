@@ -1,8 +1,8 @@
 // What all algorithms have in common, over the rows of the registry; then what makes each special.
 //
-// Two judges that know nothing of each other: the symbolic check, and a playback that runs the
-// tasks in random order on strings, lets messages land at random moments, and looks at what is
-// unpacked.
+// Two judges that know nothing of each other: the symbolic check, and a playback that
+// runs the tasks in random order on strings, lets messages land at random moments, and
+// looks at what is unpacked.
 #include "ops/algorithms/algorithms.h"
 
 #include <algorithm>

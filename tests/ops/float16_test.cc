@@ -1,5 +1,5 @@
-// Conversions of the two 16-bit formats: every float16, every tie between two of them, and the
-// edges.
+// Conversions of the two 16-bit formats: every float16, every tie between two of
+// them, and the edges.
 #include "ops/float16.h"
 
 #include <cmath>
@@ -57,8 +57,8 @@ TEST_CASE("bfloat16: rounds to nearest even, and NaN stays NaN") {
   CHECK(brain(0x3f818000) == 0x3f82);
   CHECK(brain(0x7f7fffff) == 0x7f80);
   CHECK(brain(0x80000001) == 0x8000);
-  // Truncated, the first of these NaNs would be infinity; rounded like a number, the second would
-  // be 0.
+  // Truncated, the first of these NaNs would be infinity; rounded like a number, the
+  // second would be 0.
   CHECK(brain(0x7f800001) == kBfloat16Nan);
   CHECK(brain(0xffffffff) == kBfloat16Nan);
 }

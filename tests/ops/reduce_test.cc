@@ -1,5 +1,5 @@
-// The reduction kernels: results against numbers written here, from the oracle and from every
-// target.
+// The reduction kernels: results against numbers written here, from the oracle and
+// from every target.
 #include "ops/reduce.h"
 
 #include <bit>

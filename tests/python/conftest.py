@@ -4,8 +4,7 @@ A start of a job costs a second or two (every rank imports torch), so a file's c
 jobs. There are two fixtures:
 
 run_ranks   starts ``horarun`` once, with a script or functions of a test file, and gives back what
-each rank
-            returned, the output and the exit status
+            each rank returned, the output and the exit status
 checked     for functions called ``check_*``: all of a file's run in one job per size, and each is
             reported as a test of its own
 

@@ -62,8 +62,8 @@ struct Run {
     if (below(random, 10) == 0) world->workers[rank]->flush();
   }
 
-  /// Notes what a rank has heard, checking that it is due: all ranks have submitted it, nothing
-  /// twice.
+  /// Notes what a rank has heard, checking that it is due: all ranks have submitted
+  /// it, nothing twice.
   void note_answers(std::size_t rank) {
     for (const Response& response : world->take_heard(rank)) {
       for (const ResponseTensor& tensor : response.tensors) {

@@ -69,8 +69,8 @@ class NegotiationWorld {
     return true;
   }
 
-  /// The root decides; its messages are on their way to all. Buffers count as outstanding until
-  /// `finish`.
+  /// The root decides; its messages are on their way to all. Buffers count as
+  /// outstanding until `finish`.
   std::size_t decide() {
     std::size_t messages = 0;
     while (auto message = root.take_message(now, outstanding)) {

@@ -1,9 +1,9 @@
-// Whole Runtimes: a world of four in one process, as four threads, over sockets and over shared
-// memory.
+// Whole Runtimes: a world of four in one process, as four threads, over sockets and
+// over shared memory.
 //
-// Nothing is global: every rank has its own Runtime, and they meet at an abstract unix socket that
-// rank 0 serves. Assertions stay on the test's thread; ranks return what went wrong as text, empty
-// if nothing did.
+// Nothing is global: every rank has its own Runtime, and they meet at an abstract unix socket
+// that rank 0 serves. Assertions stay on the test's thread; ranks return what went wrong as text,
+// empty if nothing did.
 #include "runtime/runtime.h"
 
 #include <algorithm>
