@@ -1,6 +1,7 @@
 #include "tests/transport/link_world.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -170,22 +171,30 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-std::byte byte_at(std::uint64_t seed, std::size_t i) {
-  return static_cast<std::byte>(mix(seed + i / 8) >> (i % 8 * 8));
+/// Calls `body(offset, bytes, count)` for the eight pseudo-random bytes at each offset.
+template <class Body>
+bool for_words(std::size_t size, std::uint64_t seed, const Body& body) {
+  const std::uint64_t start = mix(seed);
+  for (std::size_t at = 0; at < size; at += 8) {
+    const std::uint64_t word = mix(start + at / 8);
+    if (!body(at, &word, std::min<std::size_t>(8, size - at))) return false;
+  }
+  return true;
 }
 
 }  // namespace
 
 void fill(std::span<std::byte> bytes, std::uint64_t seed) {
-  for (std::size_t i = 0; i < bytes.size(); ++i)
-    bytes[i] = byte_at(mix(seed), i);
+  for_words(bytes.size(), seed, [&](std::size_t at, const void* word, std::size_t count) {
+    std::memcpy(bytes.data() + at, word, count);
+    return true;
+  });
 }
 
 bool holds(std::span<const std::byte> bytes, std::uint64_t seed) {
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    if (bytes[i] != byte_at(mix(seed), i)) return false;
-  }
-  return true;
+  return for_words(bytes.size(), seed, [&](std::size_t at, const void* word, std::size_t count) {
+    return std::memcmp(bytes.data() + at, word, count) == 0;
+  });
 }
 
 }  // namespace hora::test
