@@ -78,8 +78,8 @@ void Engine::start_run(Response response, std::vector<Entry> entries) {
       if (response.op == ReduceOp::average) run->finish.divisor = session_.world.size();
     }
   }
-  const Selection::Choice choice =
-      selection_->choose(response.kind, response.dtype, run->total_bytes, response.root);
+  const Selection::Choice choice = selection_->choose(response.kind, response.dtype, response.op,
+                                                      run->total_bytes, response.root);
   run->schedule = choice.schedule;
   run->segment_bytes = choice.segment_bytes;
   run->ticket = next_ticket_++;

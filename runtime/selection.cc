@@ -23,8 +23,11 @@ const AlgorithmRow& row(std::string_view name, Collective collective) {
   return *found;
 }
 
-bool is_16_bit_float(DType dtype) {
-  return dtype == DType::float16 || dtype == DType::bfloat16;
+/// Partial sums in the element type would lose bits (16-bit floats) or wrap (integer averages): only
+/// an algorithm that merges all operands at once will do.
+bool needs_one_rounding(DType dtype, ReduceOp op) {
+  if (dtype == DType::float16 || dtype == DType::bfloat16) return true;
+  return op == ReduceOp::average && !is_floating(dtype);
 }
 
 }  // namespace
@@ -46,7 +49,7 @@ Result<Selection> Selection::make(const Config& config, int self, const Selectio
   return Selection(self, facts, config.segment_bytes, forced);
 }
 
-const AlgorithmRow& Selection::row_for(Kind kind, DType dtype, std::uint64_t bytes) const {
+const AlgorithmRow& Selection::row_for(Kind kind, bool one_rounding, std::uint64_t bytes) const {
   switch (kind) {
     case Kind::allgather:
       return row(facts_.views_only || bytes <= kSocketDirectBytes ? "direct" : "ring",
@@ -59,18 +62,18 @@ const AlgorithmRow& Selection::row_for(Kind kind, DType dtype, std::uint64_t byt
       break;
   }
   if (facts_.size == 1) return row("exchange", Collective::allreduce);
-  if (forced_ != nullptr && (forced_->rounds_once || !is_16_bit_float(dtype))) return *forced_;
+  if (forced_ != nullptr && (forced_->rounds_once || !one_rounding)) return *forced_;
   if (facts_.views_only) {
     return row(bytes <= kExchangeBytes ? "exchange" : "direct", Collective::allreduce);
   }
   if (bytes <= kSocketExchangeBytes) return row("exchange", Collective::allreduce);
-  if (bytes <= kSocketDirectBytes || is_16_bit_float(dtype))
-    return row("direct", Collective::allreduce);
+  if (bytes <= kSocketDirectBytes || one_rounding) return row("direct", Collective::allreduce);
   return row("ring", Collective::allreduce);
 }
 
-Selection::Choice Selection::choose(Kind kind, DType dtype, std::uint64_t bytes, int root) {
-  const AlgorithmRow& chosen = row_for(kind, dtype, bytes);
+Selection::Choice Selection::choose(Kind kind, DType dtype, ReduceOp op, std::uint64_t bytes,
+                                    int root) {
+  const AlgorithmRow& chosen = row_for(kind, needs_one_rounding(dtype, op), bytes);
   auto& schedule = templates_[{&chosen, root}];
   if (!schedule) schedule = std::make_unique<Schedule>(chosen.make(facts_.size, self_, root));
 

@@ -36,14 +36,14 @@ class Selection {
     std::uint64_t segment_bytes = 0;
   };
   /// `bytes`: of the whole collective (allgather: the longest contribution). `root`: broadcast.
-  Choice choose(Kind kind, DType dtype, std::uint64_t bytes, int root);
+  Choice choose(Kind kind, DType dtype, ReduceOp op, std::uint64_t bytes, int root);
 
  private:
   Selection(int self, const SelectionFacts& facts, std::uint64_t segment_bytes,
             const AlgorithmRow* forced)
       : self_(self), facts_(facts), segment_bytes_(segment_bytes), forced_(forced) {}
 
-  const AlgorithmRow& row_for(Kind kind, DType dtype, std::uint64_t bytes) const;
+  const AlgorithmRow& row_for(Kind kind, bool one_rounding, std::uint64_t bytes) const;
 
   int self_;
   SelectionFacts facts_;
