@@ -237,7 +237,9 @@ class HurtJob:
         for line in ends:
             assert re.search(rf"Hora lost rank {victim} \(pid \d+ ", line), f"{line}\n{where}"
             if killed_at is not None:
-                late = float(re.search(r"ended ([\d.]+):", line)[1]) - killed_at  # type: ignore[index]
+                ended = re.search(r"ended ([\d.]+):", line)
+                assert ended is not None, f"{line}\n{where}"
+                late = float(ended[1]) - killed_at
                 assert late < END_LIMIT_S, f"{late:.1f} s: {line}\n{where}"
 
 
