@@ -125,6 +125,7 @@ class HurtJob:
     lines: list[str] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
     reader: threading.Thread | None = None
+    over: bool = False
 
     @staticmethod
     def start(
@@ -157,12 +158,16 @@ class HurtJob:
                 self.lines.append(line.rstrip("\n"))
                 self.changed.notify_all()
         with self.changed:
+            self.over = True
             self.changed.notify_all()
 
     def wait_for(self, pattern: str, count: int = 1, limit_s: float = 150) -> None:
         """Wait until `count` lines match; fails with the output."""
         with self.changed:
-            done = self.changed.wait_for(lambda: len(self.matching(pattern)) >= count, limit_s)
+            self.changed.wait_for(
+                lambda: self.over or len(self.matching(pattern)) >= count, limit_s
+            )
+            done = len(self.matching(pattern)) >= count
         assert done, f"{pattern!r} did not come {count} times:\n{self.text()}"
 
     def matching(self, pattern: str) -> list[str]:
