@@ -23,8 +23,8 @@ const AlgorithmRow& row(std::string_view name, Collective collective) {
   return *found;
 }
 
-/// Partial sums in the element type would lose bits (16-bit floats) or wrap (integer averages): only
-/// an algorithm that merges all operands at once will do.
+/// Partial sums in the element type would lose bits (16-bit floats) or wrap (integer averages):
+/// only an algorithm that merges all operands at once will do.
 bool needs_one_rounding(DType dtype, ReduceOp op) {
   if (dtype == DType::float16 || dtype == DType::bfloat16) return true;
   return op == ReduceOp::average && !is_floating(dtype);
