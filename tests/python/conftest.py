@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,19 +27,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from support.launching import find_horarun
 
 RANK_MAIN = Path(__file__).with_name("rank_main.py")
-
-
-def launcher() -> str:
-    """Return the launcher's path; skip the test where there is none."""
-    beside_python = os.path.dirname(sys.executable)
-    found = os.environ.get("HORARUN") or shutil.which(
-        "horarun", path=beside_python + os.pathsep + os.environ.get("PATH", "")
-    )
-    if not found:
-        pytest.skip("horarun is neither $HORARUN nor installed")
-    return found
 
 
 @dataclass
@@ -113,7 +102,7 @@ def run_job(
     arguments: tuple[str, ...] = (),
 ) -> Job:
     """Run a script with arguments, or functions of one file, on `size` ranks."""
-    start = [launcher(), "-np", str(size), sys.executable]
+    start = [find_horarun(), "-np", str(size), sys.executable]
     if isinstance(what, Path):
         return Job(size, *run_command([*start, str(what), *arguments], timeout, env or {}))
     names = [function.__name__ for function in what]

@@ -1,7 +1,8 @@
 """What the tests of horarun share: starting it, waiting for it, and finding what it left behind.
 
-The binary is the one that HORARUN names, else the one in PATH. Every wait has a limit. All
-processes of a test carry its own mark in their environment, whatever session they moved to.
+The binary is the one that HORARUN names, else the one beside this Python, else the one in PATH.
+Every wait has a limit. All processes of a test carry its own mark in their environment, whatever
+session they moved to.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ MARK = "HORARUN_TEST_MARK"
 
 def find_horarun() -> str:
     """Return the binary's path; without one the test is skipped."""
-    found = os.environ.get("HORARUN") or shutil.which("horarun")
-    if found is None:
+    beside_python = os.path.dirname(sys.executable)
+    found = os.environ.get("HORARUN") or shutil.which(
+        "horarun", path=beside_python + os.pathsep + os.environ.get("PATH", "")
+    )
+    if not found:
         pytest.skip("no horarun: set HORARUN or install the wheel")
     return found
 
