@@ -77,12 +77,12 @@ void Engine::end(const Error& error) {
 
 void Engine::stop(Error error) {
   if (stopped_) return;
-  stopped_ = error;
+  const Error& why = stopped_.emplace(std::move(error));
   Mail mail;
   std::shared_ptr<CompletionImpl> shutdown_done;
   {
     const std::lock_guard lock(mail_mutex_);
-    refuse_ = error;
+    refuse_ = why;
     over_ = true;
     std::swap(mail, inbox_);
     mail_.store(false, std::memory_order_relaxed);
@@ -91,15 +91,15 @@ void Engine::stop(Error error) {
   }
   executor_.reset();  // First: from here on nobody writes into a caller's tensor.
   for (auto& [name, entry] : table_)
-    entry.completion->complete(fail(error));
+    entry.completion->complete(fail(why));
   table_.clear();
   for (auto& [ticket, run] : active_) {
     for (Entry& entry : run.entries)
-      entry.completion->complete(fail(error));
+      entry.completion->complete(fail(why));
   }
   active_.clear();
   for (Entry& entry : mail.entries)
-    entry.completion->complete(fail(error));
+    entry.completion->complete(fail(why));
   if (shutdown_done && !shutdown_done->done()) shutdown_done->complete({});
   for (const auto& transport : session_.transports)
     transport->flush();
