@@ -57,7 +57,8 @@ Result<std::unique_ptr<Arena>> Arena::make(std::size_t bytes, const WorkerId& wo
     base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   }
   if (base == MAP_FAILED)
-    return fail_errno("mapping the arena of " + std::to_string(bytes) + " bytes");
+    return fail(ErrorKind::resource, "cannot map an arena of " + std::to_string(bytes) +
+                                         " bytes; set HORA_ARENA_BYTES to less");
   // A forked child must not keep the arena alive or write into it.
   ::madvise(base, bytes, MADV_DONTFORK);
 

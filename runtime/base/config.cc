@@ -1,10 +1,13 @@
 // The table of knobs, and the one call of getenv.
 #include "runtime/base/config.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <limits>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace hora {
 
@@ -13,31 +16,6 @@ namespace {
 tl::unexpected<Error> bad_value(const std::string& name, const std::string& text,
                                 const std::string& allowed) {
   return fail(ErrorKind::invalid_argument, name + "='" + text + "' is not " + allowed);
-}
-
-/// A number with an optional unit suffix K, M or G (powers of 1024) for integers.
-template <class Number>
-Result<Number> parse_number(const std::string& name, const std::string& text) {
-  constexpr bool kInteger = std::is_integral_v<Number>;
-  const std::string allowed =
-      kInteger ? "a whole number >= 0 (K, M, G may follow)" : "a number >= 0";
-  Number value{};
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || stop == text.data() || value < Number{}) {
-    return bad_value(name, text, allowed);
-  }
-  std::string_view suffix(stop, static_cast<std::size_t>(end - stop));
-  if (suffix.empty()) return value;
-  if constexpr (kInteger) {
-    int shift = 0;
-    if (suffix == "K") shift = 10;
-    if (suffix == "M") shift = 20;
-    if (suffix == "G") shift = 30;
-    const Number shifted = static_cast<Number>(value << shift);
-    if (shift > 0 && (shifted >> shift) == value) return shifted;
-  }
-  return bad_value(name, text, allowed);
 }
 
 template <class Number>
@@ -54,6 +32,34 @@ std::string show(Number value) {
     if (text.back() == '.') text.pop_back();
     return text;
   }
+}
+
+/// A number with an optional unit suffix K, M or G (powers of 1024) for integers.
+template <class Number>
+Result<Number> parse_number(const std::string& name, const std::string& text) {
+  constexpr bool kInteger = std::is_integral_v<Number>;
+  const std::string allowed =
+      kInteger ? "a whole number >= 0 (K, M, G may follow)" : "a number >= 0";
+  Number value{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc::result_out_of_range) {
+    return bad_value(name, text, "at most " + show(std::numeric_limits<Number>::max()));
+  }
+  if (error != std::errc{} || stop == text.data() || value < Number{}) {
+    return bad_value(name, text, allowed);
+  }
+  std::string_view suffix(stop, static_cast<std::size_t>(end - stop));
+  if (suffix.empty()) return value;
+  if constexpr (kInteger) {
+    int shift = 0;
+    if (suffix == "K") shift = 10;
+    if (suffix == "M") shift = 20;
+    if (suffix == "G") shift = 30;
+    const Number shifted = static_cast<Number>(value << shift);
+    if (shift > 0 && (shifted >> shift) == value) return shifted;
+  }
+  return bad_value(name, text, allowed);
 }
 
 template <class T>
@@ -75,9 +81,36 @@ Knob knob(const char* name, T Config::*member, const char* meaning) {
   return row;
 }
 
+/// The same knob, with values below `least` refused.
+template <class T>
+Knob at_least(T least, Knob row, T Config::*member) {
+  row.set = [least, member, name = row.name, set = row.set](
+                Config& config, const std::string& text) -> Result<void> {
+    HORA_TRY(set(config, text));
+    if (config.*member < least) return bad_value(name, text, "at least " + show(least));
+    return {};
+  };
+  return row;
+}
+
+/// The same knob, with only these values.
+Knob one_of(std::vector<std::string> values, Knob row) {
+  row.set = [values = std::move(values), name = row.name, set = row.set](
+                Config& config, const std::string& text) -> Result<void> {
+    if (std::find(values.begin(), values.end(), text) != values.end()) return set(config, text);
+    std::string names;
+    for (const std::string& value : values)
+      names += (names.empty() ? "" : ", ") + value;
+    return bad_value(name, text, "one of " + names);
+  };
+  return row;
+}
+
 std::vector<Knob> make_knobs() {
   return {
-      knob("HORA_LOG_LEVEL", &Config::log_level, "trace, debug, info, warning, error or off."),
+      one_of(
+          {"trace", "debug", "info", "warning", "error", "off"},
+          knob("HORA_LOG_LEVEL", &Config::log_level, "trace, debug, info, warning, error or off.")),
       knob("HORA_FUSION_BYTES", &Config::fusion_bytes,
            "Largest fused buffer, in bytes; 0: no fusion."),
       knob("HORA_FUSION_TARGET_BYTES", &Config::fusion_target_bytes,
@@ -88,15 +121,19 @@ std::vector<Knob> make_knobs() {
            "Tensors known by one bit each; 0: every request travels whole."),
       knob("HORA_ARENA_BYTES", &Config::arena_bytes,
            "Shared memory of a rank; 0: 256 MB, or an eighth of the memory limit over the ranks of "
-           "the "
-           "host if that is less."),
+           "the host if that is less."),
       knob("HORA_SEGMENT_BYTES", &Config::segment_bytes,
            "Bytes that go through a collective as one; 0: chosen from the topology."),
-      knob("HORA_WINDOW", &Config::window, "Segments of a lane in flight."),
-      knob("HORA_SUBMIT_QUEUE_LIMIT", &Config::submit_queue_limit, "Tensors in flight at most."),
+      at_least(1u, knob("HORA_WINDOW", &Config::window, "Segments of a lane in flight."),
+               &Config::window),
+      at_least(1u,
+               knob("HORA_SUBMIT_QUEUE_LIMIT", &Config::submit_queue_limit,
+                    "Tensors in flight at most."),
+               &Config::submit_queue_limit),
       knob("HORA_START_TIMEOUT_MS", &Config::start_timeout_ms,
            "How long init waits for all ranks."),
-      knob("HORA_HEARTBEAT_MS", &Config::heartbeat_ms, "Time between heartbeats."),
+      at_least(1u, knob("HORA_HEARTBEAT_MS", &Config::heartbeat_ms, "Time between heartbeats."),
+               &Config::heartbeat_ms),
       knob("HORA_HEARTBEAT_TIMEOUT_MS", &Config::heartbeat_timeout_ms,
            "A rank silent for this long is reported by name."),
       knob("HORA_HEARTBEAT_ABORT", &Config::heartbeat_abort, "1: a silent rank counts as lost."),
@@ -110,7 +147,8 @@ std::vector<Knob> make_knobs() {
       knob("HORA_TIMELINE", &Config::timeline, "Write a Chrome trace to this file (%r: the rank)."),
       knob("HORA_ALGORITHM", &Config::algorithm,
            "Use this all-reduce algorithm only (for comparison)."),
-      knob("HORA_TRANSPORT", &Config::transport, "shm or tcp: use this transport only."),
+      one_of({"shm", "tcp"},
+             knob("HORA_TRANSPORT", &Config::transport, "shm or tcp: use this transport only.")),
       knob("HORA_HOST_ID", &Config::host_id,
            "Ranks with equal ids share memory; default: boot id and network namespace."),
       knob("HORA_CONGESTION", &Config::congestion, "TCP congestion control of data sockets."),
