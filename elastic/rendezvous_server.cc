@@ -272,7 +272,8 @@ class Server final : public RendezvousServer {
   void drop(const ConnectionPtr& connection) {
     if (!is_open(connection)) return;
     if (unproved_.erase(connection->id) > 0) ++strangers_dropped_;
-    connections_.erase(connection->id);
+    // `connection` may be the table's own pointer: keep it until the end of this function.
+    const auto kept = connections_.extract(connection->id);
     open_ = connections_.size();
     connection->guard = ForkGuard();
     error_code ignored;
