@@ -1,8 +1,6 @@
 #include "runtime/engine.h"
 
 #include <algorithm>
-#include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -188,13 +186,13 @@ void Engine::start_agreement() {
   agreement_votes_ = 1;
   const std::byte vote = all_share_ ? kSharesWithAll : kSharesNotWithAll;
   if (session_.world.size() == 1) {
-    agree({&vote, 1}, Rank(0));
+    agree({&vote, 1});
   } else if (!is_root()) {
     session_.links[0]->send_control({&vote, 1});
   }
 }
 
-bool Engine::agree(std::span<const std::byte> message, Rank from) {
+bool Engine::agree(std::span<const std::byte> message) {
   if (message.size() != 1) return false;
   if (is_root() && session_.world.size() > 1) {
     all_share_ = all_share_ && message[0] == kSharesWithAll;
@@ -206,7 +204,6 @@ bool Engine::agree(std::span<const std::byte> message, Rank from) {
   } else {
     all_share_ = message[0] == kSharesWithAll;
   }
-  static_cast<void>(from);
 
   ExecutorOptions options;
   options.layout = session_.layout;
@@ -265,7 +262,7 @@ bool Engine::move_control(TimePoint now) {
 
 void Engine::on_control(Rank from, std::span<const std::byte> message, TimePoint now) {
   if (!agreed_) {
-    if (!agree(message, from)) {
+    if (!agree(message)) {
       stop(Error{ErrorKind::protocol,
                  session_.world.describe(from) + " sent a malformed message: it has not agreed yet",
                  from});

@@ -99,7 +99,7 @@ class Engine {
   bool take_mail(TimePoint now);
   void on_event(const ControlEvent& event, TimePoint now);
   bool move_control(TimePoint now);
-  bool agree(std::span<const std::byte> message, Rank from);
+  bool agree(std::span<const std::byte> message);
   void start_agreement();
   void on_control(Rank from, std::span<const std::byte> message, TimePoint now);
   void on_root_message(std::span<const std::byte> message, TimePoint now);
@@ -109,7 +109,7 @@ class Engine {
   void start_run(Response response, std::vector<Entry> entries);
   bool prepare_gather(CollectiveRun& run, const Response& response, Entry& entry);
   void finish_runs();
-  void finish_entry(Entry& entry, const Response& response, Result<void> outcome);
+  void finish_entry(Entry& entry, Result<void> outcome);
   void forget_name(const std::string& name);
   void watch_links(TimePoint now);
   void end(const Error& error);

@@ -42,7 +42,7 @@ void Engine::start_response(Response response) {
   }
   if (!response.error.empty()) {
     for (Entry& entry : entries) {
-      finish_entry(entry, response, fail(response.error_kind, response.error));
+      finish_entry(entry, fail(response.error_kind, response.error));
     }
     return;
   }
@@ -135,13 +135,13 @@ void Engine::finish_runs() {
     for (Entry& entry : active.entries) {
       const Request& request = entry.submission.request;
       timeline_.end(request.name, request.dtype, request.shape);
-      finish_entry(entry, active.response, {});
+      finish_entry(entry, {});
     }
   }
   segments_.store(executor_->segments_finished(), std::memory_order_relaxed);
 }
 
-void Engine::finish_entry(Entry& entry, const Response&, Result<void> outcome) {
+void Engine::finish_entry(Entry& entry, Result<void> outcome) {
   forget_name(entry.submission.request.name);
   tensors_.fetch_add(1, std::memory_order_relaxed);
   entry.completion->complete(std::move(outcome));
