@@ -86,14 +86,14 @@ void RuntimeBinding::wait(const Handle& handle) {
   std::function<bool()> interrupted = [] { return false; };
   if (on_main_thread()) {
     interrupted = [&] {
-      PyEval_RestoreThread(thread);
+      restore_gil(thread);
       raised = raised || PyErr_CheckSignals() != 0;
       thread = PyEval_SaveThread();
       return raised;
     };
   }
   const Result<void> outcome = runtime_->wait(handle, Deadline::after(kForever), interrupted);
-  PyEval_RestoreThread(thread);
+  restore_gil(thread);
   if (raised) throw py::error_already_set();
   if (!outcome) raise_error(outcome.error());
 }

@@ -148,16 +148,27 @@ def test_lives_handles_and_signals(run_ranks: RunRanks) -> None:
 
 
 def ends_without_shutdown() -> None:
-    """Leave a handle and a daemon thread that waits, and return."""
+    """Leave a handle and daemon threads at work, and return.
+
+    The threads come back from the core while the interpreter ends: some wait for what nobody else
+    calls, some are somewhere in a loop.
+    """
     hvd.init()
     hvd.barrier()
     hvd.allreduce_async(np.ones(3), name=f"never finished {hvd.rank()}")
-    threading.Thread(
-        target=lambda: hvd.allreduce(np.ones(3), name=f"waits {hvd.rank()}"), daemon=True
-    ).start()
+
+    def reduce_forever(name: str) -> None:
+        while True:
+            hvd.allreduce(np.ones(3), name=name)
+
+    for number in range(4):
+        for name in (f"waits {number} on {hvd.rank()}", f"loops {number}"):
+            threading.Thread(target=reduce_forever, args=(name,), daemon=True).start()
+    hvd.barrier()
 
 
-def test_exit_without_shutdown_does_not_hang(run_ranks: RunRanks) -> None:
+@pytest.mark.parametrize("attempt", range(5))
+def test_exit_without_shutdown_does_not_hang(run_ranks: RunRanks, attempt: int) -> None:
     job = run_ranks(3, ends_without_shutdown, timeout=120)
     job.results("ends_without_shutdown")
     assert job.status == 0, job.output
