@@ -57,6 +57,10 @@ class Context:
         self.cross_rank = runtime.cross_rank
         self.cross_size = runtime.cross_size
         self.is_homogeneous = runtime.is_homogeneous
+        # Whether the job may get more ranks than it has now.
+        self.elastic = "1" in (os.environ.get("HORA_ELASTIC"), os.environ.get("HOROVOD_ELASTIC"))
+        # Of distributed optimizers: hora.torch.parameter_names.
+        self.parameter_names: dict[str, Any] = {}
         self._unnamed = {kind: itertools.count(1) for kind in PREFIXES}
         self._pending: dict[int, tuple[_core.Handle, Finish]] = {}
 

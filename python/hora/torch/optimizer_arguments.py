@@ -9,6 +9,9 @@ from typing import Any
 
 import torch
 
+from hora import _objects
+from hora.process_sets import ProcessSet
+
 
 def check_passes(passes: int) -> None:
     """Raise ValueError unless a number of backward passes per step is possible."""
@@ -43,16 +46,29 @@ def checked_names(
     return names
 
 
-def check_groups(num_groups: int, groups: Any) -> None:
-    """Raise ValueError unless `groups` is what Horovod takes: an integer or lists of tensors."""
+def checked_groups(
+    num_groups: int,
+    groups: Any,
+    optimizer: torch.optim.Optimizer,
+    names: dict[torch.Tensor, str],
+    process_set: ProcessSet,
+) -> list[list[torch.Tensor]]:
+    """Return the parameters that are reduced together; those that are not in a list go alone.
+
+    Groups that are asked for by number are cut from the parameters in the order that they
+    have on the first rank, the same on all ranks.
+    """
     if num_groups != 0:
         warnings.warn(
             "Parameter num_groups is deprecated; use groups instead.",
             DeprecationWarning,
             stacklevel=3,
         )
-    if groups is None or (isinstance(groups, int) and groups >= 0):
-        return
+        groups = num_groups if groups is None else groups
+    if groups is None:
+        return []
+    if isinstance(groups, int) and groups >= 0:
+        return _cut(optimizer, names, groups, process_set)
     if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
         raise ValueError(
             "groups should be a non-negative integer or a list of list of torch.Tensor."
@@ -62,3 +78,35 @@ def check_groups(num_groups: int, groups: Any) -> None:
         raise ValueError("groups must consist of torch.Tensor.")
     if len({id(member) for member in members}) != len(members):
         raise ValueError("A parameter can only appear once in groups.")
+    return [list(group) for group in groups]
+
+
+def _cut(
+    optimizer: torch.optim.Optimizer,
+    names: dict[torch.Tensor, str],
+    count: int,
+    process_set: ProcessSet,
+) -> list[list[torch.Tensor]]:
+    """Return the parameters that require a gradient, in `count` groups of nearly equal length."""
+    if count == 0 or not process_set.included():
+        return []
+    parameters = [
+        parameter
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.requires_grad
+    ]
+    if names:
+        mine = [names[parameter] for parameter in parameters]
+        root = process_set.ranks[0]
+        order = _objects.broadcast_object(mine, root, "distributed_optimizer.groups")
+        places = {name: place for place, name in enumerate(order)}
+        if places.keys() != set(mine):
+            raise ValueError(
+                f"groups: rank {root} has parameters of other names than this rank: "
+                f"{', '.join(sorted(places.keys() ^ set(mine))[:10])}"
+            )
+        parameters.sort(key=lambda parameter: places[names[parameter]])
+    count = min(count, len(parameters))
+    cuts = [len(parameters) * i // count for i in range(count + 1)] if count else []
+    return [parameters[start:end] for start, end in zip(cuts, cuts[1:])]
