@@ -21,8 +21,9 @@
 // of every rank (broadcast: of the root), and leaves come from packs. It holds for a segment of no
 // elements too, where each message is only a header.
 //
-// Rank order is 0, 1, .., size-1 for all chunks or, in a grid of one chunk per rank, chunk+1, ..,
-// chunk for all of them: the order in which the ring comes by. contribution_order() tells which.
+// Rank order is that of the topology, host by host (without one 0, 1, .., size-1), from the first
+// host on for all chunks or, if hosts divide the grid, from host chunk+1 on for all of them: the
+// order in which a ring of hosts, or of ranks, comes by. contribution_order() tells which.
 #include "ops/check.h"
 
 #include <algorithm>
@@ -75,7 +76,7 @@ constexpr int kNoSymbol = -1;
 // sentence in `finding_`.
 class SymbolicRun {
  public:
-  explicit SymbolicRun(const ScheduleGroup& group);
+  SymbolicRun(const ScheduleGroup& group, const Topology& topology);
 
   Finding run() {
     const bool good =
@@ -111,6 +112,7 @@ class SymbolicRun {
   bool evaluate(int rank, TaskId id);
   bool evaluate_merge(int rank, TaskId id, const std::vector<int>& operands, int i);
   bool evaluate_unpack(int rank, TaskId id, int symbol, int chunk);
+  [[nodiscard]] std::vector<int> ranks_from(int host) const;
   [[nodiscard]] bool in_rank_order(const Symbol& sum) const;
   bool results_are_right();
   bool result_is_right(int rank, int chunk);
@@ -118,12 +120,14 @@ class SymbolicRun {
   bool depth_is_right();
 
   const ScheduleGroup& group_;
+  const Topology& topology_;
   std::vector<RankState> states_;
   Symbols symbols_;
   Finding finding_;
 };
 
-SymbolicRun::SymbolicRun(const ScheduleGroup& group) : group_(group) {
+SymbolicRun::SymbolicRun(const ScheduleGroup& group, const Topology& topology)
+    : group_(group), topology_(topology) {
   std::map<std::pair<std::pair<int, int>, int>, TaskId> sends;  // By ((sender, receiver), tag).
   for (int rank = 0; rank < group.size(); ++rank) {
     const Schedule& s = group.of(rank);
@@ -254,15 +258,21 @@ bool SymbolicRun::evaluate_merge(int rank, TaskId id, const std::vector<int>& op
   return true;
 }
 
-bool SymbolicRun::in_rank_order(const Symbol& sum) const {
-  const int size = group_.size();
-  const int first = sum.ranks.front();
-  const bool ring_may_start = group_.of(0).grid == size && first == (sum.chunk + 1) % size;
-  if (first != 0 && !ring_may_start) return false;
-  for (int i = 0; i < size; ++i) {
-    if (sum.ranks[static_cast<std::size_t>(i)] != (first + i) % size) return false;
+// All ranks, host by host around from one of them.
+std::vector<int> SymbolicRun::ranks_from(int host) const {
+  std::vector<int> ranks;
+  for (int i = 0; i < topology_.host_count(); ++i) {
+    const int next = (host + i) % topology_.host_count();
+    const std::vector<int>& more = topology_.hosts[static_cast<std::size_t>(next)];
+    ranks.insert(ranks.end(), more.begin(), more.end());
   }
-  return true;
+  return ranks;
+}
+
+bool SymbolicRun::in_rank_order(const Symbol& sum) const {
+  const int hosts = topology_.host_count();
+  if (sum.ranks == ranks_from(0)) return true;
+  return group_.of(0).grid % hosts == 0 && sum.ranks == ranks_from((sum.chunk + 1) % hosts);
 }
 
 bool SymbolicRun::evaluate_unpack(int rank, TaskId id, int symbol, int chunk) {
@@ -306,14 +316,14 @@ bool SymbolicRun::result_is_right(int rank, int chunk) {
 
 bool SymbolicRun::chunks_follow_one_rule() {
   if (group_.of(0).shape != Shape::reduce) return true;
-  const int first = order_of(0).front();
+  const int first = topology_.host_of(order_of(0).front());
   for (int chunk = 1; chunk < group_.of(0).grid; ++chunk) {
-    const int other = order_of(chunk).front();
-    const int expected = first == 0 ? 0 : (chunk + 1) % group_.size();
+    const int other = topology_.host_of(order_of(chunk).front());
+    const int expected = first == 0 ? 0 : (chunk + 1) % topology_.host_count();
     if (other != expected) {
-      return fail("chunk 0 is added from rank " + std::to_string(first) + " on, chunk " +
-                  std::to_string(chunk) + " from rank " + std::to_string(other) +
-                  " on: chunks follow different rules");
+      return fail("chunk 0 is added from rank " + std::to_string(order_of(0).front()) +
+                  " on, chunk " + std::to_string(chunk) + " from rank " +
+                  std::to_string(order_of(chunk).front()) + " on: chunks follow different rules");
     }
   }
   return true;
@@ -333,17 +343,27 @@ bool SymbolicRun::depth_is_right() {
 
 }  // namespace
 
-std::optional<std::string> check_schedules(const std::vector<Schedule>& by_rank) {
+std::optional<std::string> check_schedules(const std::vector<Schedule>& by_rank,
+                                           const Topology& topology) {
   const ScheduleGroup group(by_rank);
   if (Finding finding = check_tasks(group)) return finding;
-  return SymbolicRun(group).run();
+  return SymbolicRun(group, topology).run();
+}
+
+std::optional<std::string> check_schedules(const std::vector<Schedule>& by_rank) {
+  return check_schedules(by_rank, Topology::separate(static_cast<int>(by_rank.size())));
+}
+
+std::vector<int> contribution_order(const std::vector<Schedule>& by_rank, const Topology& topology,
+                                    int chunk) {
+  const ScheduleGroup group(by_rank);
+  if (check_tasks(group)) return {};
+  SymbolicRun run(group, topology);
+  return run.run() ? std::vector<int>{} : run.order_of(chunk);
 }
 
 std::vector<int> contribution_order(const std::vector<Schedule>& by_rank, int chunk) {
-  const ScheduleGroup group(by_rank);
-  if (check_tasks(group)) return {};
-  SymbolicRun run(group);
-  return run.run() ? std::vector<int>{} : run.order_of(chunk);
+  return contribution_order(by_rank, Topology::separate(static_cast<int>(by_rank.size())), chunk);
 }
 
 }  // namespace hora

@@ -5,6 +5,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/fault.h"
+#include "runtime/sharing.h"
 
 namespace hora {
 
@@ -12,10 +13,6 @@ namespace {
 
 /// Bytes that one step touches before it looks at the inbox again: about 30 us of work.
 constexpr std::size_t kStepBudgetBytes = 256 << 10;
-
-/// Control messages before the agreement are one byte: "I share memory with everybody" or not.
-constexpr std::byte kSharesWithAll{1};
-constexpr std::byte kSharesNotWithAll{2};
 
 NegotiationOptions negotiation_options(const Config& config, int size) {
   NegotiationOptions options;
@@ -181,34 +178,47 @@ void Engine::on_event(const ControlEvent& event, TimePoint) {
 
 // ---- control messages ---------------------------------------------------------------------------
 
+// Before anything else, the members agree on who shares memory (sharing.h).
 void Engine::start_agreement() {
-  all_share_ = session_.views_only();
-  agreement_votes_ = 1;
-  const std::byte vote = all_share_ ? kSharesWithAll : kSharesNotWithAll;
-  if (session_.world.size() == 1) {
-    agree({&vote, 1});
-  } else if (!is_root()) {
-    session_.links[0]->send_control({&vote, 1});
-  }
+  std::vector<bool> shares;
+  for (const auto& link : session_.links)
+    shares.push_back(!link || link->shares_memory());
+  const std::vector<std::byte> vote = encode_vote(shares);
+  if (!is_root()) return session_.links[0]->send_control(vote);
+  votes_.resize(shares.size());
+  count_vote(Rank(0), vote);
 }
 
-bool Engine::agree(std::span<const std::byte> message) {
-  if (message.size() != 1) return false;
-  if (is_root() && session_.world.size() > 1) {
-    all_share_ = all_share_ && message[0] == kSharesWithAll;
-    if (++agreement_votes_ < session_.world.size()) return true;
-    const std::byte verdict = all_share_ ? kSharesWithAll : kSharesNotWithAll;
-    for (const auto& link : session_.links) {
-      if (link) link->send_control({&verdict, 1});
-    }
-  } else {
-    all_share_ = message[0] == kSharesWithAll;
-  }
+bool Engine::agree(Rank from, std::span<const std::byte> message) {
+  if (is_root()) return count_vote(from, message);
+  const auto topology = decode_verdict(message, session_.world.size());
+  if (topology) begin(*topology);
+  return topology.has_value();
+}
 
+/// The last vote decides. False: it is none, or the second of that rank.
+bool Engine::count_vote(Rank from, std::span<const std::byte> message) {
+  auto vote = decode_vote(message, session_.world.size());
+  if (!vote || !votes_[index_of(from)].empty()) return false;
+  votes_[index_of(from)] = std::move(*vote);
+  for (const std::vector<bool>& other : votes_) {
+    if (other.empty()) return true;
+  }
+  const Topology topology = Topology::from_sharing(votes_);
+  const std::vector<std::byte> verdict = encode_verdict(topology);
+  for (const auto& link : session_.links) {
+    if (link) link->send_control(verdict);
+  }
+  begin(topology);
+  return true;
+}
+
+/// From now on collectives can run.
+void Engine::begin(const Topology& topology) {
   ExecutorOptions options;
   options.layout = session_.layout;
   options.area_offset = session_.area_offset;
-  options.views_only = all_share_;
+  options.views_only = topology.is_one_host();
   options.self = session_.world.self;
   options.fault = {fault_point(config_.fault, "kill-before-task"),
                    fault_point(config_.fault, "kill-after-task")};
@@ -218,14 +228,10 @@ bool Engine::agree(std::span<const std::byte> message) {
   executor_ = std::make_unique<Executor>(arena_, std::move(links), options);
 
   auto selection = Selection::make(config_, session_.world.self.value,
-                                   {session_.world.size(), all_share_, session_.layout.slot_bytes});
-  if (!selection) {
-    stop(selection.error());
-    return true;
-  }
+                                   {topology, session_.layout.slot_bytes, session_.layout.tags});
+  if (!selection) return stop(selection.error());
   selection_.emplace(std::move(*selection));
   agreed_ = true;
-  return true;
 }
 
 bool Engine::move_control(TimePoint now) {
@@ -262,7 +268,7 @@ bool Engine::move_control(TimePoint now) {
 
 void Engine::on_control(Rank from, std::span<const std::byte> message, TimePoint now) {
   if (!agreed_) {
-    if (!agree(message)) {
+    if (!agree(from, message)) {
       stop(Error{ErrorKind::protocol,
                  session_.world.describe(from) + " sent a malformed message: it has not agreed yet",
                  from});

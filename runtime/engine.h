@@ -99,8 +99,10 @@ class Engine {
   bool take_mail(TimePoint now);
   void on_event(const ControlEvent& event, TimePoint now);
   bool move_control(TimePoint now);
-  bool agree(std::span<const std::byte> message);
+  bool agree(Rank from, std::span<const std::byte> message);
   void start_agreement();
+  bool count_vote(Rank from, std::span<const std::byte> message);
+  void begin(const Topology& topology);
   void on_control(Rank from, std::span<const std::byte> message, TimePoint now);
   void on_root_message(std::span<const std::byte> message, TimePoint now);
   void send_to_root(std::span<const std::byte> message, TimePoint now);
@@ -142,8 +144,7 @@ class Engine {
   std::vector<std::byte> control_scratch_;
 
   bool agreed_ = false;
-  int agreement_votes_ = 0;
-  bool all_share_ = true;
+  std::vector<std::vector<bool>> votes_;  // On the root: who shares memory with whom; by rank.
 
   std::optional<Error> suspicion_;  // A link's account of a lost peer ...
   TimePoint suspicion_until_{};     // ... and how long it waits for a better one.

@@ -52,39 +52,43 @@ Result<Selection> Selection::make(const Config& config, int self, const Selectio
 const AlgorithmRow& Selection::row_for(Kind kind, bool one_rounding, std::uint64_t bytes) const {
   switch (kind) {
     case Kind::allgather:
-      return row(facts_.views_only || bytes <= kSocketDirectBytes ? "direct" : "ring",
+      return row(facts_.views_only() || bytes <= kSocketDirectBytes ? "direct" : "ring",
                  Collective::allgather);
     case Kind::broadcast:
-      return row(facts_.views_only ? "flat" : "tree", Collective::broadcast);
+      return row(facts_.views_only() ? "flat" : "tree", Collective::broadcast);
     case Kind::barrier:
       return row("exchange", Collective::barrier);
     case Kind::allreduce:
       break;
   }
-  if (facts_.size == 1) return row("exchange", Collective::allreduce);
+  if (facts_.topology.size() == 1) return row("exchange", Collective::allreduce);
   if (forced_ != nullptr && (forced_->rounds_once || !one_rounding)) return *forced_;
-  if (facts_.views_only) {
+  if (facts_.views_only()) {
     return row(bytes <= kExchangeBytes ? "exchange" : "direct", Collective::allreduce);
   }
   if (bytes <= kSocketExchangeBytes) return row("exchange", Collective::allreduce);
   if (bytes <= kSocketDirectBytes || one_rounding) return row("direct", Collective::allreduce);
-  return row("ring", Collective::allreduce);
+  const bool two_levels = facts_.topology.most_ranks() > 1;
+  return row(two_levels ? "hierarchical" : "ring", Collective::allreduce);
 }
 
 Selection::Choice Selection::choose(Kind kind, DType dtype, ReduceOp op, std::uint64_t bytes,
                                     int root) {
   const AlgorithmRow& chosen = row_for(kind, needs_one_rounding(dtype, op), bytes);
   auto& schedule = templates_[{&chosen, root}];
-  if (!schedule) schedule = std::make_unique<Schedule>(chosen.make(facts_.size, self_, root));
+  if (!schedule) {
+    schedule = std::make_unique<Schedule>(chosen.make(facts_.topology, self_, root));
+    HORA_CHECK(schedule->tags <= facts_.tags, "the layout has a tag for every message");
+  }
 
   std::uint64_t wanted = segment_bytes_;
   if (wanted == 0) {
     // Shared memory: a segment stays in cache through pack, merge and unpack.
     // Sockets: large writes.
-    const std::uint64_t ranks = static_cast<std::uint64_t>(facts_.size);
-    wanted = facts_.views_only ? std::max(128 * kKiB, 32 * kKiB * ranks) : 256 * kKiB * ranks;
+    const std::uint64_t ranks = static_cast<std::uint64_t>(facts_.topology.size());
+    wanted = facts_.views_only() ? std::max(128 * kKiB, 32 * kKiB * ranks) : 256 * kKiB * ranks;
   }
-  return {schedule.get(), fit_segment(*schedule, facts_.views_only, facts_.slot_bytes, wanted)};
+  return {schedule.get(), fit_segment(*schedule, facts_.views_only(), facts_.slot_bytes, wanted)};
 }
 
 }  // namespace hora

@@ -1,6 +1,6 @@
 // Selection: which algorithm runs a collective, and in how large segments. Pure.
 //
-// A function of facts that all members share (kind, dtype, bytes, size, whether all share memory),
+// A function of facts that all members share (kind, dtype, bytes, who shares memory with whom),
 // because all must choose the same. Thresholds come from tests/bench/allreduce on 2, 4 and 8 ranks
 // of a 2-core machine; runtime/README.md has the figures.
 #pragma once
@@ -13,6 +13,7 @@
 
 #include "ops/algorithms/algorithms.h"
 #include "ops/schedule.h"
+#include "ops/topology.h"
 #include "runtime/base/config.h"
 #include "runtime/base/result.h"
 #include "runtime/request.h"
@@ -20,9 +21,11 @@
 namespace hora {
 
 struct SelectionFacts {
-  int size = 1;
-  bool views_only = false;  ///< All members share memory.
+  Topology topology;
   std::uint64_t slot_bytes = 0;
+  std::uint16_t tags = 0;  ///< Of the layout: no template may use more.
+
+  [[nodiscard]] bool views_only() const { return topology.is_one_host(); }
 };
 
 /// Chooses and keeps templates. Owner: the progress token.

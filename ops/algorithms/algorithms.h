@@ -1,7 +1,8 @@
 // The algorithms: one file each, one pure function each, one row in the registry.
 //
-// `me` and `size` are indices in the group. All functions return the template of one segment
-// (schedule.h); calling one costs some microseconds and the runtime keeps the result.
+// `me` and `size` are indices in the group, and so are the ranks of a topology. All functions
+// return the template of one segment (schedule.h); calling one costs some microseconds and the
+// runtime keeps the result.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "ops/schedule.h"
+#include "ops/topology.h"
 
 namespace hora {
 
@@ -31,6 +33,10 @@ Schedule make_ring(int size, int me);
 /// Partial sums stay in rank order. Thakur, Rabenseifner, Gropp, "Optimization of collective
 /// communication operations in MPICH", 2005.
 Schedule make_doubling(int size, int me);
+
+/// All-reduce over two levels: owners of chunks reduce inside of each host, where memory is shared,
+/// and exchange along rings across the hosts. Each host sends the least possible.
+Schedule make_hierarchical(const Topology& topology, int me);
 
 /// Broadcast along a binomial tree from `root`: floor(log2 size) hops.
 Schedule make_tree_broadcast(int size, int me, int root);
@@ -55,7 +61,9 @@ struct AlgorithmRow {
   std::string_view description;
   /// 16-bit sums are rounded once, at the end: only such algorithms take 16-bit tensors.
   bool rounds_once;
-  Schedule (*make)(int size, int me, int root);
+  /// The template depends on who shares memory; otherwise only on how many ranks there are.
+  bool uses_topology;
+  Schedule (*make)(const Topology& topology, int me, int root);
 };
 
 /// All rows, in the order of the documentation.

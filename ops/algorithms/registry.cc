@@ -10,10 +10,17 @@
 namespace hora {
 namespace {
 
-/// Lets an algorithm without a root fit the row.
+// Each lets an algorithm that asks for less fit the row.
 template <Schedule (*make)(int size, int me)>
-Schedule rootless(int size, int me, int /*root*/) {
-  return make(size, me);
+Schedule flat(const Topology& topology, int me, int /*root*/) {
+  return make(topology.size(), me);
+}
+template <Schedule (*make)(int size, int me, int root)>
+Schedule flat_rooted(const Topology& topology, int me, int root) {
+  return make(topology.size(), me, root);
+}
+Schedule hierarchical(const Topology& topology, int me, int /*root*/) {
+  return make_hierarchical(topology, me);
 }
 
 }  // namespace
@@ -22,30 +29,34 @@ const std::vector<AlgorithmRow>& algorithms() {
   static const std::vector<AlgorithmRow> rows = {
       {"exchange", Collective::allreduce,
        "1 hop: everybody sends its whole tensor to everybody; for the smallest messages", true,
-       rootless<make_exchange>},
+       false, flat<make_exchange>},
       {"direct", Collective::allreduce,
        "2 hops: each rank merges one chunk of all ranks at once; the workhorse on one host", true,
-       rootless<make_direct>},
+       false, flat<make_direct>},
       {"ring", Collective::allreduce,
        "2(size-1) hops between neighbours, least bytes on a network; for large tensors across "
        "hosts",
-       false, rootless<make_ring>},
+       false, false, flat<make_ring>},
+      {"hierarchical", Collective::allreduce,
+       "reduces inside of each host, rings across; for large tensors where hosts have several "
+       "ranks",
+       false, true, hierarchical},
       {"doubling", Collective::allreduce,
        "log2(size) hops of the whole tensor; for small messages among many ranks across hosts",
-       false, rootless<make_doubling>},
-      {"direct", Collective::allgather, "1 hop: everybody sends its part to everybody", true,
-       rootless<make_direct_allgather>},
+       false, false, flat<make_doubling>},
+      {"direct", Collective::allgather, "1 hop: everybody sends its part to everybody", true, false,
+       flat<make_direct_allgather>},
       {"ring", Collective::allgather,
-       "size-1 hops between neighbours; for large parts across hosts", true,
-       rootless<make_ring_allgather>},
+       "size-1 hops between neighbours; for large parts across hosts", true, false,
+       flat<make_ring_allgather>},
       {"flat", Collective::broadcast, "1 hop: the root sends to everybody; where memory is shared",
-       true, make_flat_broadcast},
+       true, false, flat_rooted<make_flat_broadcast>},
       {"tree", Collective::broadcast, "log2(size) hops along a binomial tree; across hosts", true,
-       make_tree_broadcast},
-      {"exchange", Collective::barrier, "1 hop: everybody tells everybody", true,
-       rootless<make_exchange>},
-      {"doubling", Collective::barrier, "log2(size) hops: among many ranks", true,
-       rootless<make_doubling>},
+       false, flat_rooted<make_tree_broadcast>},
+      {"exchange", Collective::barrier, "1 hop: everybody tells everybody", true, false,
+       flat<make_exchange>},
+      {"doubling", Collective::barrier, "log2(size) hops: among many ranks", true, false,
+       flat<make_doubling>},
   };
   return rows;
 }

@@ -102,8 +102,9 @@ class RawRank {
                                                          : "direct";
     auto& schedule = schedules_[name == "exchange"];
     if (!schedule) {
-      schedule = std::make_unique<Schedule>(
-          find_algorithm(name, Collective::allreduce)->make(options_.ranks, rank_, 0));
+      schedule =
+          std::make_unique<Schedule>(find_algorithm(name, Collective::allreduce)
+                                         ->make(Topology::one_host(options_.ranks), rank_, 0));
     }
     auto run = std::make_unique<CollectiveRun>();
     run->schedule = schedule.get();

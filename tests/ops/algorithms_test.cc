@@ -23,8 +23,11 @@
 namespace hora {
 namespace {
 
+using testing::all_divisions;
 using testing::group_of;
+using testing::hosts_of_two;
 using testing::name_of;
+using testing::order_of;
 using testing::roots_of;
 
 const std::vector<int> kSizes = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 31, 32, 64};
@@ -150,15 +153,17 @@ class Playback {
   std::map<std::tuple<int, int, int>, TaskId> in_flight_, arrived_;  // By (sender, receiver, tag).
 };
 
-std::string expected_result(const std::vector<Schedule>& group, int chunk) {
+std::string expected_result(const std::vector<Schedule>& group, const Topology& order, int chunk) {
   const auto leaf = [&](int rank) { return std::to_string(rank) + "." + std::to_string(chunk); };
   const Schedule& s = group[0];
   if (s.shape == Shape::gather) return leaf(chunk);
   if (s.shape == Shape::copy) return leaf(s.root);
-  const bool ring = s.algorithm == "ring";
+  const bool goes_around = s.algorithm == "ring" || s.algorithm == "hierarchical";
   std::string sum = "=";
-  for (int i = 0; i < s.size; ++i) {
-    sum += (i > 0 ? "+" : "") + leaf(ring ? (chunk + 1 + i) % s.size : i);
+  for (int i = 0; i < order.host_count(); ++i) {
+    const int host = goes_around ? (chunk + 1 + i) % order.host_count() : i;
+    for (const int rank : order.hosts[host])
+      sum += (sum == "=" ? "" : "+") + leaf(rank);
   }
   return sum;
 }
@@ -170,7 +175,8 @@ TEST_CASE("algorithms: every row passes the symbolic check, for all sizes and ro
     for (const int size : kSizes) {
       for (int root = 0; root < roots_of(row, size); ++root) {
         INFO(name_of(row) << ", size " << size << ", root " << root);
-        CHECK(check_schedules(group_of(row, size, root)).value_or("right") == "right");
+        const auto finding = check_schedules(group_of(row, size, root), order_of(row, size));
+        CHECK(finding.value_or("right") == "right");
       }
     }
   }
@@ -189,7 +195,8 @@ TEST_CASE("algorithms: every rank ends with the result, in any order and over an
             REQUIRE(playback.run());
             for (int rank = 0; rank < size; ++rank) {
               for (int chunk = 0; chunk < group[0].grid; ++chunk) {
-                REQUIRE(playback.results(rank)[chunk] == expected_result(group, chunk));
+                REQUIRE(playback.results(rank)[chunk] ==
+                        expected_result(group, order_of(row, size), chunk));
               }
             }
           }
@@ -241,7 +248,7 @@ TEST_CASE("algorithms: rows are found by name and collective, and described") {
     CHECK(names.insert(name_of(row)).second);
     CHECK(find_algorithm(row.name, row.collective) == &row);
     CHECK_FALSE(row.description.empty());
-    CHECK(row.make(2, 0, 0).algorithm == row.name);
+    CHECK(row.make(Topology::one_host(2), 0, 0).algorithm == row.name);
   }
   CHECK(find_algorithm("tree", Collective::allreduce) == nullptr);
   CHECK(find_algorithm("", Collective::barrier) == nullptr);
@@ -312,6 +319,7 @@ TEST_CASE("algorithms: hops by size") {
       {"exchange", Collective::allreduce, {/*     */ 0, 1, 1, 1, 1, 1, 1, 1}},
       {"direct", Collective::allreduce, {/*       */ 0, 2, 2, 2, 2, 2, 2, 2}},
       {"ring", Collective::allreduce, {/*         */ 0, 2, 4, 6, 8, 10, 12, 14}},
+      {"hierarchical", Collective::allreduce, {/* */ 0, 2, 4, 4, 6, 6, 8, 8}},
       {"doubling", Collective::allreduce, {/*     */ 0, 1, 2, 2, 3, 3, 4, 3}},
       {"direct", Collective::allgather, {/*       */ 0, 1, 1, 1, 1, 1, 1, 1}},
       {"ring", Collective::allgather, {/*         */ 0, 1, 2, 3, 4, 5, 6, 7}},
@@ -324,6 +332,104 @@ TEST_CASE("algorithms: hops by size") {
       CHECK(group_of(name, collective, size)[0].depth == hops[size - 1]);
     }
   }
+}
+
+// The bytes that a host sends to others, in lengths of the segment.
+double sent_by_host(const std::vector<Schedule>& group, const Topology& topology, int host) {
+  double chunks = 0;
+  for (const int rank : topology.hosts[host]) {
+    for (const Task& t : group[rank].tasks) {
+      if (t.kind == Primitive::send && topology.host_of(t.peer) != host) ++chunks;
+    }
+  }
+  return chunks / group[0].grid;
+}
+
+TEST_CASE("hierarchical: every division of up to 8 ranks passes the symbolic check") {
+  const AlgorithmRow& row = *find_algorithm("hierarchical", Collective::allreduce);
+  for (int size = 1; size <= 8; ++size) {
+    for (const Topology& topology : all_divisions(size)) {
+      // From 7 ranks on only one order of each shape: consecutive ranks, or every other rank.
+      std::vector<int> ranks;
+      for (const auto& host : topology.hosts)
+        ranks.insert(ranks.end(), host.begin(), host.end());
+      if (size > 6 && !std::is_sorted(ranks.begin(), ranks.end()) && ranks[1] != 2) continue;
+      std::string shape;
+      for (const int rank : ranks)
+        shape += std::to_string(topology.host_of(rank));
+      INFO("size " << size << ", hosts of ranks " << shape);
+      const std::vector<Schedule> group = group_of(row, topology, 0);
+      REQUIRE(check_schedules(group, topology).value_or("right") == "right");
+      CHECK(group[0].tags <= 2 * size);
+      CHECK(group[0].grid <= 2 * size);
+    }
+  }
+}
+
+TEST_CASE("hierarchical: every rank ends with the result, in any order, whatever the hosts") {
+  const AlgorithmRow& row = *find_algorithm("hierarchical", Collective::allreduce);
+  for (const Topology& topology : all_divisions(5)) {
+    for (const Memory memory : {Memory::shared, Memory::separate, Memory::hosts_of_two}) {
+      const std::vector<Schedule> group = group_of(row, topology, 0);
+      Playback playback(group, memory, static_cast<unsigned>(topology.host_count()));
+      REQUIRE(playback.run());
+      for (int rank = 0; rank < 5; ++rank) {
+        for (int chunk = 0; chunk < group[0].grid; ++chunk) {
+          REQUIRE(playback.results(rank)[chunk] == expected_result(group, topology, chunk));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("hierarchical: a host sends 2(hosts-1)/hosts of the segment, the least possible") {
+  const AlgorithmRow& row = *find_algorithm("hierarchical", Collective::allreduce);
+  for (int size = 1; size <= 6; ++size) {
+    for (const Topology& topology : all_divisions(size)) {
+      const std::vector<Schedule> group = group_of(row, topology, 0);
+      for (int host = 0; host < topology.host_count(); ++host) {
+        CHECK(sent_by_host(group, topology, host) ==
+              Approx(2.0 * (topology.host_count() - 1) / topology.host_count()));
+      }
+    }
+  }
+}
+
+TEST_CASE("hierarchical: the ranks of equal hosts share the work evenly") {
+  const AlgorithmRow& row = *find_algorithm("hierarchical", Collective::allreduce);
+  const Topology topology{{{0, 1, 2, 3}, {4, 5, 6, 7}}};
+  for (const Schedule& s : group_of(row, topology, 0)) {
+    int merges = 0;
+    double across = 0;
+    for (const Task& t : s.tasks) {
+      if (t.kind == Primitive::merge) ++merges;
+      if (t.kind == Primitive::send && topology.host_of(t.peer) != topology.host_of(s.me)) {
+        across += 1.0 / s.grid;
+      }
+    }
+    CHECK(merges == 2);
+    CHECK(across == Approx(0.25));
+  }
+}
+
+TEST_CASE("topology: hosts are those of which every two share memory") {
+  const auto sharing = [](int size, const std::vector<std::pair<int, int>>& pairs) {
+    std::vector<std::vector<bool>> shares(size, std::vector<bool>(size));
+    for (const auto& [a, b] : pairs)
+      shares[a][b] = shares[b][a] = true;
+    return Topology::from_sharing(shares);
+  };
+  CHECK(sharing(3, {}) == Topology::separate(3));
+  CHECK(sharing(3, {{0, 1}, {1, 2}, {0, 2}}) == Topology::one_host(3));
+  CHECK(sharing(4, {{0, 2}, {1, 3}}) == Topology{{{0, 2}, {1, 3}}});
+  // 0 and 2 failed to pass memory: three in a row are no host.
+  CHECK(sharing(3, {{0, 1}, {1, 2}}) == Topology{{{0, 1}, {2}}});
+  // A pair of which only one end says so does not share.
+  std::vector<std::vector<bool>> one_sided(2, std::vector<bool>(2));
+  one_sided[0][1] = true;
+  CHECK(Topology::from_sharing(one_sided) == Topology::separate(2));
+  CHECK(Topology{{{0, 2}, {1, 3, 4}}}.most_ranks() == 3);
+  CHECK(Topology{{{0, 2}, {1, 3, 4}}}.host_of(3) == 1);
 }
 
 TEST_CASE("tree: no rank sends more than ceil(log2 size) times, and all together size-1 times") {

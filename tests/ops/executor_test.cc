@@ -12,7 +12,7 @@
 namespace hora::test {
 namespace {
 
-const std::vector<std::string> kTransports = {"loopback", "shm"};
+const std::vector<std::string> kTransports = {"loopback", "shm", "mixed"};
 
 float value_of(int rank, std::size_t i) {
   return static_cast<float>((static_cast<int>(i) * 7 + rank * 13) % 101 - 50);

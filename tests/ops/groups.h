@@ -8,15 +8,51 @@
 #include <vector>
 
 #include "ops/algorithms/algorithms.h"
+#include "ops/topology.h"
 
 namespace hora::testing {
 
 /// The schedules of all ranks.
-inline std::vector<Schedule> group_of(const AlgorithmRow& row, int size, int root) {
+inline std::vector<Schedule> group_of(const AlgorithmRow& row, const Topology& topology, int root) {
   std::vector<Schedule> by_rank;
-  for (int rank = 0; rank < size; ++rank)
-    by_rank.push_back(row.make(size, rank, root));
+  for (int rank = 0; rank < topology.size(); ++rank)
+    by_rank.push_back(row.make(topology, rank, root));
   return by_rank;
+}
+
+/// Ranks 0 and 1 on a host, 2 and 3 on the next, ...; the last may be alone.
+inline Topology hosts_of_two(int size) {
+  Topology topology;
+  for (int rank = 0; rank < size; ++rank) {
+    if (rank % 2 == 0) topology.hosts.emplace_back();
+    topology.hosts.back().push_back(rank);
+  }
+  return topology;
+}
+
+/// The topology whose rank order a row keeps; one of many, where it depends on the topology.
+inline Topology order_of(const AlgorithmRow& row, int size) {
+  return row.uses_topology ? hosts_of_two(size) : Topology::separate(size);
+}
+inline std::vector<Schedule> group_of(const AlgorithmRow& row, int size, int root) {
+  return group_of(row, order_of(row, size), root);
+}
+
+/// Every division of ranks 0..size-1 into hosts, whatever ranks stand together.
+inline std::vector<Topology> all_divisions(int size) {
+  std::vector<Topology> divisions = {Topology{}};
+  for (int rank = 0; rank < size; ++rank) {
+    std::vector<Topology> longer;
+    for (const Topology& division : divisions) {
+      for (std::size_t host = 0; host <= division.hosts.size(); ++host) {
+        longer.push_back(division);
+        if (host == division.hosts.size()) longer.back().hosts.emplace_back();
+        longer.back().hosts[host].push_back(rank);
+      }
+    }
+    divisions = std::move(longer);
+  }
+  return divisions;
 }
 
 /// The same for a row by name.

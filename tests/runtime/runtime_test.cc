@@ -58,14 +58,20 @@ std::string sum_on(Runtime& runtime, const std::string& name, std::int64_t count
 
 using Body = std::function<std::string(Runtime& runtime, int rank)>;
 
-/// Starts a job and runs `body` on every rank's thread.
+/// Starts a job and runs `body` on every rank's thread. Over "mixed" there are two hosts, with
+/// memory shared inside of each: the even ranks, and the odd ones.
 std::vector<std::string> run_job(const Config& config, const Body& body) {
   const std::string meeting = "unix:" + fresh_unix_name();
   return on_all_ranks<std::string>(kSize, [&](int rank) -> std::string {
     Placement placement = placement_at(meeting, rank, kSize);
     placement.source = "environment";
     placement.serve = rank == 0;
-    auto runtime = Runtime::start(config, placement);
+    Config own = config;
+    if (config.transport == "mixed") {
+      own.transport.clear();
+      own.host_id = rank % 2 == 0 ? "even" : "odd";
+    }
+    auto runtime = Runtime::start(own, placement);
     if (!runtime) return "start: " + runtime.error().message;
     return body(**runtime, rank);
   });
@@ -81,7 +87,7 @@ void require_fine(const std::vector<std::string>& results) {
 }  // namespace
 
 TEST_CASE("runtime: four ranks in one process are a world of four") {
-  for (const char* transport : {"tcp", "shm"}) {
+  for (const char* transport : {"tcp", "shm", "mixed"}) {
     INFO(transport);
     require_fine(run_job(config_for(transport), [](Runtime& runtime, int rank) -> std::string {
       if (runtime.world().self != Rank(rank) || runtime.world().size() != kSize) return "place";
@@ -96,8 +102,23 @@ TEST_CASE("runtime: four ranks in one process are a world of four") {
   }
 }
 
+TEST_CASE("runtime: where hosts have several ranks, a forced hierarchical sums any size") {
+  for (const char* transport : {"tcp", "shm", "mixed"}) {
+    INFO(transport);
+    Config config = config_for(transport);
+    config.algorithm = "hierarchical";
+    require_fine(run_job(config, [](Runtime& runtime, int) -> std::string {
+      for (const std::int64_t count : {0, 1, 5, 1000, 300000}) {
+        const std::string wrong = sum_on(runtime, "sum" + std::to_string(count), count);
+        if (!wrong.empty()) return wrong;
+      }
+      return {};
+    }));
+  }
+}
+
 TEST_CASE("runtime: several threads of each rank submit and wait at once") {
-  for (const char* transport : {"tcp", "shm"}) {
+  for (const char* transport : {"tcp", "shm", "mixed"}) {
     INFO(transport);
     require_fine(run_job(config_for(transport), [](Runtime& runtime, int) -> std::string {
       constexpr int kThreads = 3, kCalls = 40;
@@ -177,7 +198,7 @@ TEST_CASE("runtime: after one rank has left, calls of the others fail with its l
 }
 
 TEST_CASE("runtime: without an engine thread callers that wait do everything") {
-  for (const char* transport : {"tcp", "shm"}) {
+  for (const char* transport : {"tcp", "shm", "mixed"}) {
     INFO(transport);
     Config config = config_for(transport);
     config.engine_thread = false;
@@ -196,12 +217,12 @@ TEST_CASE("runtime: jobs come and go in one process and leave no descriptor") {
     require_fine(run_job(config_for(transport),
                          [](Runtime& runtime, int) { return sum_on(runtime, "x", 5000); }));
   };
-  one("tcp");
-  one("shm");
+  one("mixed");
   const std::size_t before = open_descriptors();
   for (int life = 0; life < 5; ++life) {
     one("tcp");
     one("shm");
+    one("mixed");
   }
   CHECK(open_descriptors() == before);
 }

@@ -13,6 +13,7 @@
 
 #include "ops/algorithms/algorithms.h"
 #include "ops/executor.h"
+#include "ops/topology.h"
 #include "ops/transport/loopback.h"
 #include "ops/transport/shm.h"
 #include "runtime/base/arena.h"
@@ -24,14 +25,15 @@ struct RankParts {
   std::unique_ptr<Arena> arena;
   std::unique_ptr<WaitPoint> wait_point;
   std::size_t area_offset = 0;
-  std::unique_ptr<Transport> transport;
+  std::vector<std::unique_ptr<Transport>> transports;
   std::vector<std::unique_ptr<Link>> links;
   std::unique_ptr<Executor> executor;
   std::vector<std::unique_ptr<Schedule>> schedules;
 };
 
 struct RankSetOptions {
-  std::string transport = "loopback";  ///< "loopback" or "shm".
+  /// "loopback", "shm", or "mixed": hosts of two ranks with shm inside and loopback across.
+  std::string transport = "loopback";
   int size = 4;
   LaneLayout layout{.lanes = 2, .window = 4, .slot_bytes = 64 << 10, .tags = 64};
   FaultPlan faults{};
@@ -39,25 +41,25 @@ struct RankSetOptions {
 
 class RankSet {
  public:
-  explicit RankSet(const RankSetOptions& options) : options_(options) {
+  explicit RankSet(const RankSetOptions& options) : options_(options), topology_(make_topology()) {
     hub_ = LoopbackHub::make(options.size, options.faults);
     for (int r = 0; r < options.size; ++r)
       open_rank(Rank(r));
-    if (options.transport == "shm") connect_shm();
+    if (options.transport != "loopback") connect_shm();
     for (int r = 0; r < options.size; ++r)
       make_executor(Rank(r));
   }
 
   RankParts& operator[](int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] int size() const { return options_.size; }
-  [[nodiscard]] bool views_only() const { return options_.transport == "shm"; }
+  [[nodiscard]] bool views_only() const { return topology_.is_one_host(); }
   LoopbackHub& hub() { return *hub_; }
 
   /// Enqueues `run` on a rank with the template of `row`; `wanted` is the wished segment size.
   void enqueue(int rank, const AlgorithmRow& row, int root, std::unique_ptr<CollectiveRun> run,
                std::uint64_t wanted, std::uint16_t lane = 0) {
     RankParts& parts = (*this)[rank];
-    parts.schedules.push_back(std::make_unique<Schedule>(row.make(size(), rank, root)));
+    parts.schedules.push_back(std::make_unique<Schedule>(row.make(topology_, rank, root)));
     run->schedule = parts.schedules.back().get();
     run->segment_bytes =
         fit_segment(*run->schedule, views_only(), options_.layout.slot_bytes, wanted);
@@ -67,9 +69,12 @@ class RankSet {
   /// Steps one rank once. True if anything happened.
   bool step(int rank, std::size_t budget = 4096) {
     RankParts& parts = (*this)[rank];
-    bool happened = parts.transport ? parts.transport->progress() : false;
+    bool happened = false;
+    for (const auto& transport : parts.transports)
+      happened = transport->progress() || happened;
     happened = parts.executor->step(budget) || happened;
-    if (parts.transport) parts.transport->flush();
+    for (const auto& transport : parts.transports)
+      transport->flush();
     return happened;
   }
 
@@ -96,11 +101,22 @@ class RankSet {
   }
 
  private:
+  [[nodiscard]] Topology make_topology() const {
+    if (options_.transport == "shm") return Topology::one_host(options_.size);
+    if (options_.transport == "loopback") return Topology::separate(options_.size);
+    Topology topology;
+    for (int r = 0; r < options_.size; ++r) {
+      if (r % 2 == 0) topology.hosts.emplace_back();
+      topology.hosts.back().push_back(r);
+    }
+    return topology;
+  }
+
   void open_rank(Rank self) {
     RankParts parts;
     const WorkerId worker = make_worker_id();
     workers_.push_back(worker);
-    auto arena = Arena::make(64 << 20, worker, options_.transport == "shm");
+    auto arena = Arena::make(64 << 20, worker, options_.transport != "loopback");
     REQUIRE(arena);
     parts.arena = std::move(*arena);
     auto wait_point = WaitPoint::make(parts.arena->doorbell());
@@ -109,10 +125,10 @@ class RankSet {
     auto area = parts.arena->reserve(options_.layout.area_bytes(), "slots");
     REQUIRE(area);
     parts.area_offset = *area;
-    if (options_.transport == "loopback") {
+    if (options_.transport != "shm") {
       auto end = hub_->open(self, *parts.arena, parts.area_offset, options_.layout, Epoch(1),
                             *parts.wait_point);
-      parts.transport = std::move(end.transport);
+      parts.transports.push_back(std::move(end.transport));
       parts.links = std::move(end.links);
     }
     ranks_.push_back(std::move(parts));
@@ -125,12 +141,12 @@ class RankSet {
           ShmTransport::make(*(*this)[r].arena, options_.layout, Epoch(1), Rank(r), size());
       REQUIRE(transport);
       transports.push_back(transport->get());
-      (*this)[r].transport = std::move(*transport);
+      (*this)[r].transports.push_back(std::move(*transport));
       (*this)[r].links.resize(static_cast<std::size_t>(size()));
     }
     for (int r = 0; r < size(); ++r) {
       for (int p = 0; p < size(); ++p) {
-        if (p == r) continue;
+        if (p == r || topology_.host_of(p) != topology_.host_of(r)) continue;
         auto mapped = PeerArena::map(Fd(::dup((*this)[p].arena->fd())),
                                      workers_[static_cast<std::size_t>(p)]);
         REQUIRE(mapped);
@@ -157,6 +173,7 @@ class RankSet {
   }
 
   RankSetOptions options_;
+  const Topology topology_;
   std::shared_ptr<LoopbackHub> hub_;
   std::vector<WorkerId> workers_;
   std::vector<RankParts> ranks_;

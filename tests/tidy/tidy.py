@@ -38,7 +38,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "runtime/base/": (),
     "ops/transport/": ("runtime/base/",),
     "compress/": ("runtime/base/",),
-    "ops/algorithms/": ("runtime/base/", "ops/schedule.h"),
+    "ops/algorithms/": ("runtime/base/", "ops/schedule.h", "ops/topology.h"),
     "ops/cuda/": ("runtime/base/",),
     "ops/": (
         "runtime/base/",
@@ -62,6 +62,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ops/schedule.h",
         "ops/executor.h",
         "ops/collective.h",
+        "ops/topology.h",
         "ops/algorithms/algorithms.h",
         "elastic/",
     ),
