@@ -11,7 +11,7 @@ PYTHON ?= python3
 BENCH_ARGS ?=
 export TORCH PYTHON
 
-.PHONY: demo test chaos bench format lint sanitize clean distclean
+.PHONY: demo test chaos bench bench-network format lint sanitize clean distclean
 
 demo:
 	@.ci/setup build
@@ -28,7 +28,12 @@ chaos:
 
 bench:
 	@.ci/setup build bench
-	@.ci/bench $(BENCH_ARGS)
+	@.ci/bench allreduce.py $(BENCH_ARGS)
+
+# Between hosts: network namespaces with shaped links, so it takes root.
+bench-network:
+	@.ci/setup build bench
+	@.ci/bench network.py $(BENCH_ARGS)
 
 lint:
 	@.ci/setup build lint

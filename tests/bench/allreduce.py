@@ -117,7 +117,10 @@ def gloo_rows(build: Path) -> tuple[list[Row], list[str]]:
 
     def each_rank(algorithm: str) -> Callable[[int, str, str], Launch]:
         return lambda ranks, steps, directory: Launch(
-            [[gloo, str(r), str(ranks), directory, algorithm, steps] for r in range(ranks)]
+            [
+                [gloo, str(r), str(ranks), directory, "127.0.0.1", algorithm, steps]
+                for r in range(ranks)
+            ]
         )
 
     return [Row(f"gloo {name}", False, each_rank(name)) for name in ("ring", "ring-old", "hd")], []

@@ -1,11 +1,11 @@
-// bench_gloo: Gloo's all-reduce over TCP on one host, the peer that PyTorch uses.
+// bench_gloo: Gloo's all-reduce over TCP, the peer that PyTorch uses.
 //
-//   bench_gloo RANK SIZE DIRECTORY ALGORITHM BYTES:ITERATIONS,...   once per rank, together
+//   bench_gloo RANK SIZE DIRECTORY ADDRESS ALGORITHM BYTES:ITERATIONS,...   per rank, together
 //
-// DIRECTORY is empty and shared by the ranks of one run: they meet through files in it. Gloo
-// has an older interface of one object per buffer (ring-old, ring-chunked, hd) and a newer
-// one of plain functions (ring, bcube); on few cores they differ by more than their
-// algorithms do, so both are here.
+// DIRECTORY is empty and shared by the ranks of one run: they meet through files in it. ADDRESS is
+// the rank's own, 127.0.0.1 on one host. Gloo has an older interface of one object per buffer
+// (ring-old, ring-chunked, hd) and a newer one of plain functions (ring, bcube); on few cores they
+// differ by more than their algorithms do, so both are here.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -32,9 +32,9 @@ namespace {
 using hora::bench::Allreduce;
 using Context = std::shared_ptr<gloo::rendezvous::Context>;
 
-Context connect(int rank, int size, const std::string& directory) {
+Context connect(int rank, int size, const std::string& directory, const std::string& address) {
   gloo::transport::tcp::attr attributes;
-  attributes.hostname = "127.0.0.1";
+  attributes.hostname = address;
   auto device = gloo::transport::tcp::CreateDevice(attributes);
   auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
   context->setTimeout(std::chrono::seconds(60));
@@ -97,16 +97,17 @@ Allreduce make(const std::string& name, const Context& context, float* data, std
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 6) {
-    std::fprintf(stderr, "usage: %s RANK SIZE DIRECTORY ALGORITHM BYTES:ITERATIONS,...\n", argv[0]);
+  if (argc != 7) {
+    std::fprintf(stderr, "usage: %s RANK SIZE DIRECTORY ADDRESS ALGORITHM BYTES:ITERATIONS,...\n",
+                 argv[0]);
     return 2;
   }
   const std::vector<hora::bench::Step> steps = hora::bench::steps_of(argc, argv);
   const int rank = std::atoi(argv[1]);
   const int size = std::atoi(argv[2]);
-  const std::string algorithm = argv[4];
+  const std::string algorithm = argv[5];
   try {
-    const Context context = connect(rank, size, argv[3]);
+    const Context context = connect(rank, size, argv[3], argv[4]);
     hora::bench::run_driver(steps, rank, size, [&](float* data, std::size_t count) {
       return make(algorithm, context, data, count);
     });
