@@ -13,6 +13,10 @@
 // small frames come by the dozen. After bulk the second piece is kept short: what lands in
 // staging is copied once more.
 //
+// Waiting. In the middle of a long frame the kernel is told to wake us when the rest of it is there
+// (SO_RCVLOWAT), not for every packet: before that nothing in the frame can be used, and nothing
+// behind it can be seen. It costs one call per part and saves most of the wakes of a slow line.
+//
 // Edge-triggered means: an event says "look again", and we look until the kernel has no more. A
 // link remembers that it may read (or write) more, since a step stops at a budget for the sake of
 // the other links; progress() returns true then, and whoever sleeps has seen it return false.
@@ -156,6 +160,7 @@ class TcpLink final : public Link {
   /// EPOLL_CTL_ADD, or EPOLL_CTL_MOD: then what is ready already counts as news again.
   void watch(int operation);
   ssize_t receive_some(std::size_t& asked);
+  void await_frame();
   void on_received(std::size_t bytes);
   void parse_staging();
   void begin_frame();
@@ -179,7 +184,8 @@ class TcpLink final : public Link {
   Line line_;  ///< Of the frame that is coming in.
   bool keep_ = false;
   std::size_t payload_left_ = 0;
-  bool bulk_ = false;  ///< The last frame was a long one.
+  bool bulk_ = false;          ///< The last frame was a long one.
+  std::size_t low_water_ = 1;  ///< What the kernel waits for before it says that there is news.
   std::vector<std::byte> staging_;
   std::size_t staged_begin_ = 0;
   std::size_t staged_end_ = 0;
@@ -233,6 +239,15 @@ void TcpLink::on_events(std::uint32_t events) {
   if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) may_read_ = ended_ = true;
 }
 
+void TcpLink::await_frame() {
+  const std::size_t wanted = payload_left_ > kSmallBytes ? payload_left_ : 1;
+  if (wanted == low_water_) return;
+  const int value = static_cast<int>(wanted);
+  // A kernel that refuses wakes us more often.
+  ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVLOWAT, &value, sizeof value);
+  low_water_ = wanted;
+}
+
 bool TcpLink::receive() {
   std::size_t moved = 0;
   while (may_read_ && !failure_ && moved < kStepBytes) {
@@ -253,6 +268,7 @@ bool TcpLink::receive() {
       return true;
     }
   }
+  if (moved > 0 && !may_read_ && !failure_) await_frame();
   return moved > 0;
 }
 
