@@ -198,6 +198,8 @@ class RuntimeImpl final : public Runtime {
     log_ =
         Log(log_level_from(config_.log_level), "rank " + std::to_string(world.self.value) +
                                                    " epoch " + std::to_string(world.epoch.value));
+    for (const std::string& note : config_.notes)
+      log_.debug(note);
     if (!config_.timeline.empty()) {
       auto timeline = Timeline::open(timeline_path(config_.timeline, world.self), kTimelineQueue);
       if (!timeline) return fail(timeline.error());

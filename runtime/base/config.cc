@@ -2,7 +2,9 @@
 #include "runtime/base/config.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <string_view>
@@ -62,9 +64,42 @@ Result<Number> parse_number(const std::string& name, const std::string& text) {
   return bad_value(name, text, allowed);
 }
 
+std::string unchanged(const std::string& text) {
+  return text;
+}
+
+/// Horovod reads a switch as a number: on if it is positive.
+std::string as_switch(const std::string& text) {
+  return std::strtol(text.c_str(), nullptr, 10) > 0 ? "1" : "0";
+}
+
+/// Horovod's levels in any case; its "fatal" is the most severe that we have.
+std::string as_log_level(const std::string& text) {
+  std::string lower = text;
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return lower == "fatal" ? "error" : lower;
+}
+
+/// "DYNAMIC" tells Horovod to wait for start_timeline: no file for now.
+std::string as_timeline(const std::string& text) {
+  return text == "DYNAMIC" ? "" : text;
+}
+
+/// What is no number of seconds is left as it is, for the knob to refuse.
+std::string seconds_as_ms(const std::string& text) {
+  double seconds = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, seconds);
+  if (error != std::errc{} || stop != end || !(seconds >= 0 && seconds < 4e6)) return text;
+  return std::to_string(std::llround(seconds * 1000));
+}
+
 template <class T>
 Knob knob(const char* name, T Config::*member, const char* meaning) {
-  Knob row{name, meaning, show(Config{}.*member), nullptr};
+  Knob row{name, meaning, show(Config{}.*member), nullptr, {}};
+  const std::string word(std::string_view(name).substr(std::string_view("HORA_").size()));
+  row.horovod = {{"HOROVOD_" + word, std::is_same_v<T, bool> ? as_switch : unchanged}};
   row.set = [name, member](Config& config, const std::string& text) -> Result<void> {
     if constexpr (std::is_same_v<T, std::string>) {
       config.*member = text;
@@ -106,13 +141,21 @@ Knob one_of(std::vector<std::string> values, Knob row) {
   return row;
 }
 
+/// The same knob, known to Horovod by these names and no others.
+Knob known_as(std::vector<HorovodName> names, Knob row) {
+  row.horovod = std::move(names);
+  return row;
+}
+
 std::vector<Knob> make_knobs() {
   return {
-      one_of(
-          {"trace", "debug", "info", "warning", "error", "off"},
-          knob("HORA_LOG_LEVEL", &Config::log_level, "trace, debug, info, warning, error or off.")),
-      knob("HORA_FUSION_BYTES", &Config::fusion_bytes,
-           "Largest fused buffer, in bytes; 0: no fusion."),
+      known_as({{"HOROVOD_LOG_LEVEL", as_log_level}},
+               one_of({"trace", "debug", "info", "warning", "error", "off"},
+                      knob("HORA_LOG_LEVEL", &Config::log_level,
+                           "trace, debug, info, warning, error or off."))),
+      known_as({{"HOROVOD_FUSION_THRESHOLD", unchanged}},
+               knob("HORA_FUSION_BYTES", &Config::fusion_bytes,
+                    "Largest fused buffer, in bytes; 0: no fusion.")),
       knob("HORA_FUSION_TARGET_BYTES", &Config::fusion_target_bytes,
            "Tensors that nobody waits for are held until this many bytes are ready."),
       knob("HORA_FUSION_HOLD_MS", &Config::fusion_hold_ms,
@@ -130,8 +173,9 @@ std::vector<Knob> make_knobs() {
                knob("HORA_SUBMIT_QUEUE_LIMIT", &Config::submit_queue_limit,
                     "Tensors in flight at most."),
                &Config::submit_queue_limit),
-      knob("HORA_START_TIMEOUT_MS", &Config::start_timeout_ms,
-           "How long init waits for all ranks."),
+      known_as({{"HOROVOD_START_TIMEOUT", seconds_as_ms}},
+               knob("HORA_START_TIMEOUT_MS", &Config::start_timeout_ms,
+                    "How long init waits for all ranks.")),
       at_least(1u, knob("HORA_HEARTBEAT_MS", &Config::heartbeat_ms, "Time between heartbeats."),
                &Config::heartbeat_ms),
       knob("HORA_HEARTBEAT_TIMEOUT_MS", &Config::heartbeat_timeout_ms,
@@ -144,7 +188,9 @@ std::vector<Knob> make_knobs() {
            "A tensor that waits for some ranks this long is reported."),
       knob("HORA_STALL_SHUTDOWN_TIME_SECONDS", &Config::stall_shutdown_seconds,
            "... and ends the job after this long; 0: never."),
-      knob("HORA_TIMELINE", &Config::timeline, "Write a Chrome trace to this file (%r: the rank)."),
+      known_as({{"HOROVOD_TIMELINE", as_timeline}},
+               knob("HORA_TIMELINE", &Config::timeline,
+                    "Write a Chrome trace to this file (%r: the rank).")),
       knob("HORA_ALGORITHM", &Config::algorithm,
            "Use this all-reduce algorithm only (for comparison)."),
       one_of({"shm", "tcp"},
@@ -173,11 +219,36 @@ Lookup environment() {
   };
 }
 
+std::optional<Assignment> from_horovod(const std::string& name, const std::string& text) {
+  for (const Knob& row : knobs()) {
+    for (const HorovodName& known : row.horovod) {
+      if (known.name == name) return Assignment{row.name, known.translate(text)};
+    }
+  }
+  return std::nullopt;
+}
+
 Result<Config> read_config(const Lookup& lookup) {
   Config config;
   for (const Knob& row : knobs()) {
-    if (const auto text = lookup(row.name); text && !text->empty())
-      HORA_TRY(row.set(config, *text));
+    const auto own = lookup(row.name);
+    const bool has_own = own && !own->empty();
+    if (has_own) HORA_TRY(row.set(config, *own));
+    for (const HorovodName& known : row.horovod) {
+      const auto text = lookup(known.name);
+      if (!text || text->empty()) continue;
+      if (has_own) {
+        config.notes.push_back(known.name + " is ignored: " + row.name + " is set");
+        break;
+      }
+      if (auto set = row.set(config, known.translate(*text)); !set) {
+        return fail(set.error().kind,
+                    known.name + "='" + *text + "', read as " + set.error().message);
+      }
+      config.notes.push_back(known.name + "=" + *text + " is used as " + row.name + "=" +
+                             known.translate(*text));
+      break;
+    }
   }
   return config;
 }

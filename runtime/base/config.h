@@ -2,6 +2,10 @@
 //
 // A knob is one row of `knobs()`: name, default, meaning. `horarun --help`, docs/configuration.md
 // and the Python docs are generated from the rows. Nobody else calls getenv.
+//
+// Scripts that were written for Horovod set HOROVOD_ variables. A row knows its names there: the
+// same word behind HOROVOD_, and Horovod's own word where that is another one, with the unit
+// turned into ours. They count where the HORA_ name is not set; `Config::notes` says so.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +45,14 @@ struct Config {
   std::string congestion;             ///< TCP congestion control, or empty.
   std::string fault;                  ///< Fault point for tests: docs/testing.md.
   bool engine_thread = true;          ///< false: only waiting callers make progress (tests).
+  std::vector<std::string> notes;     ///< HOROVOD_ variables that were used: for the debug log.
+};
+
+/// A variable of Horovod's that sets a knob.
+struct HorovodName {
+  std::string name;
+  /// Horovod's text for a value, as the knob's.
+  std::function<std::string(const std::string& text)> translate;
 };
 
 /// One row per knob.
@@ -49,6 +61,7 @@ struct Knob {
   std::string meaning;  ///< One sentence, with the unit.
   std::string default_value;
   std::function<Result<void>(Config&, const std::string& text)> set;
+  std::vector<HorovodName> horovod;  ///< In the order in which they are looked for.
 };
 
 /// All knobs, in the order of the documentation.
@@ -58,6 +71,17 @@ const std::vector<Knob>& knobs();
 using Lookup = std::function<std::optional<std::string>(const std::string& name)>;
 /// The process environment.
 Lookup environment();
+
+/// A variable and its value.
+struct Assignment {
+  std::string name;
+  std::string value;
+
+  friend bool operator==(const Assignment&, const Assignment&) = default;
+};
+
+/// What HOROVOD_X=text is for Hora; nothing if no knob has that name.
+std::optional<Assignment> from_horovod(const std::string& name, const std::string& text);
 
 /// Reads every knob. An unparsable value is an invalid_argument that names variable, value
 /// and what is allowed.

@@ -57,4 +57,57 @@ TEST_CASE("config: an empty variable is no variable") {
   CHECK(config->transport.empty());
 }
 
+TEST_CASE("config: Horovod's names work, in Horovod's units") {
+  const auto config = config_with({{"HOROVOD_FUSION_THRESHOLD", "1048576"},
+                                   {"HOROVOD_CACHE_CAPACITY", "7"},
+                                   {"HOROVOD_START_TIMEOUT", "1.5"},
+                                   {"HOROVOD_STALL_CHECK_DISABLE", "2"},
+                                   {"HOROVOD_LOG_LEVEL", "FATAL"},
+                                   {"HOROVOD_TIMELINE", "DYNAMIC"}});
+  REQUIRE(config);
+  CHECK(config->fusion_bytes == 1u << 20);
+  CHECK(config->cache_capacity == 7);
+  CHECK(config->start_timeout_ms == 1500);
+  CHECK(config->stall_check_disable);
+  CHECK(config->log_level == "error");
+  CHECK(config->timeline.empty());
+  REQUIRE(config->notes.size() == 6);
+  CHECK(config->notes[1] ==
+        "HOROVOD_FUSION_THRESHOLD=1048576 is used as HORA_FUSION_BYTES=1048576");
+}
+
+TEST_CASE("config: Hora's own name wins over Horovod's, and that is noted") {
+  const auto config =
+      config_with({{"HORA_FUSION_BYTES", "3"}, {"HOROVOD_FUSION_THRESHOLD", "nonsense"}});
+  REQUIRE(config);
+  CHECK(config->fusion_bytes == 3);
+  CHECK(config->notes ==
+        std::vector<std::string>{"HOROVOD_FUSION_THRESHOLD is ignored: HORA_FUSION_BYTES is set"});
+}
+
+TEST_CASE("config: nonsense under Horovod's name is refused under that name") {
+  for (const auto& [name, value] :
+       std::map<std::string, std::string>{{"HOROVOD_FUSION_THRESHOLD", "much"},
+                                          {"HOROVOD_START_TIMEOUT", "-1"},
+                                          {"HOROVOD_START_TIMEOUT", "1e99"},
+                                          {"HOROVOD_LOG_LEVEL", "loud"}}) {
+    const auto config = config_with({{name, value}});
+    REQUIRE(!config);
+    CHECK(config.error().message.starts_with(name + "='" + value + "', read as HORA_"));
+  }
+}
+
+TEST_CASE("config: every knob has a name of Horovod's, and no two the same") {
+  std::map<std::string, std::string> seen;
+  for (const Knob& row : knobs()) {
+    REQUIRE(!row.horovod.empty());
+    for (const HorovodName& known : row.horovod) {
+      CAPTURE(known.name);
+      CHECK(seen.emplace(known.name, row.name).second);
+      CHECK(from_horovod(known.name, "1")->name == row.name);
+    }
+  }
+  CHECK(!from_horovod("HOROVOD_CYCLE_TIME", "1"));
+}
+
 }  // namespace hora::test
