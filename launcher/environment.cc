@@ -59,6 +59,8 @@ Result<Environment> make_job_environment(const Environment& own, const Environme
   if (options.start_timeout_ms) {
     set(result, kStartTimeout, std::to_string(*options.start_timeout_ms));
   }
+  for (const Assignment& tuned : options.tuning)
+    set(result, tuned.name, tuned.value);
   for (const auto& [name, value] : options.assignments) {
     if (std::find(kOwnVariables.begin(), kOwnVariables.end(), name) != kOwnVariables.end()) {
       return fail(ErrorKind::invalid_argument,
@@ -81,6 +83,16 @@ Environment make_worker_environment(const Environment& job_environment, const Jo
   set(result, "HORA_LOCAL_SIZE", std::to_string(slot.local_size));
   set(result, "HORA_CROSS_RANK", std::to_string(slot.cross_rank));
   set(result, "HORA_CROSS_SIZE", std::to_string(slot.cross_size));
+  // Scripts written for Horovod look for its names before they initialize.
+  set(result, "HOROVOD_HOSTNAME", slot.host);
+  set(result, "HOROVOD_RANK", std::to_string(slot.rank.value));
+  set(result, "HOROVOD_SIZE", std::to_string(slot.size));
+  set(result, "HOROVOD_LOCAL_RANK", std::to_string(slot.local_rank));
+  set(result, "HOROVOD_LOCAL_SIZE", std::to_string(slot.local_size));
+  set(result, "HOROVOD_CROSS_RANK", std::to_string(slot.cross_rank));
+  set(result, "HOROVOD_CROSS_SIZE", std::to_string(slot.cross_size));
+  set(result, "HOROVOD_CONTROLLER", "gloo");
+  set(result, "HOROVOD_CPU_OPERATIONS", "gloo");
   return result;
 }
 

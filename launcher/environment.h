@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "launcher/plan.h"
+#include "runtime/base/config.h"
 #include "runtime/base/result.h"
 
 namespace hora {
@@ -33,10 +34,11 @@ struct JobFacts {
 struct EnvironmentOptions {
   std::vector<std::pair<std::string, std::string>> assignments;  ///< --env NAME=value
   std::optional<std::uint32_t> start_timeout_ms;                 ///< --start-timeout
+  std::vector<Assignment> tuning;                                ///< From plan_tuning().
 };
 
 /// The environment that all workers share: `own`, then OMP_NUM_THREADS (when unset) and
-/// PYTHONUNBUFFERED, then the assignments. An assignment to a variable that horarun
+/// PYTHONUNBUFFERED, then tuning, then the assignments. An assignment to a variable that horarun
 /// itself sets is an error.
 Result<Environment> make_job_environment(const Environment& own, const EnvironmentOptions& options,
                                          int omp_threads);

@@ -13,12 +13,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "launcher/config_file.h"
 #include "launcher/environment.h"
 #include "launcher/guard.h"
 #include "launcher/options.h"
 #include "launcher/plan.h"
 #include "launcher/spawn.h"
 #include "launcher/supervisor.h"
+#include "launcher/this_host.h"
 #include "runtime/base/config.h"
 
 namespace hora {
@@ -40,22 +42,52 @@ void open_standard_descriptors() {
   if (fd >= 0) ::close(fd);
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
+Result<std::string> read_text_file(const std::string& path) {
+  constexpr std::size_t kMostBytes = 1 << 20;
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return fail_errno(fmt::format("cannot open '{}'", path));
+  std::string text(kMostBytes + 1, '\0');
+  std::size_t have = 0;
+  ssize_t got = 0;
+  while (have < text.size() &&
+         (got = ::read(file.get(), text.data() + have, text.size() - have)) > 0) {
+    have += static_cast<std::size_t>(got);
+  }
+  if (got < 0) return fail_errno(fmt::format("cannot read '{}'", path));
+  if (have > kMostBytes) {
+    return fail(ErrorKind::invalid_argument, fmt::format("'{}' is larger than 1 MB", path));
+  }
+  text.resize(have);
+  return text;
+}
+
+Result<std::vector<Host>> read_hosts(const RunOptions& options) {
+  if (!options.hosts.empty()) return parse_hosts(options.hosts);
+  if (options.hostfile.empty()) return std::vector<Host>();
+  Result<std::string> text = read_text_file(options.hostfile);
+  if (!text) return fail(text.error().kind, "--hostfile: " + text.error().message);
+  return parse_hostfile(*text, options.hostfile);
 }
 
 Result<std::vector<Slot>> plan_job(const RunOptions& options) {
-  std::vector<Host> hosts;
-  if (!options.hosts.empty()) {
-    Result<std::vector<Host>> parsed = parse_hosts(options.hosts);
-    if (!parsed) return fail(std::move(parsed.error()));
-    hosts = std::move(*parsed);
-  }
-  Result<std::vector<Slot>> slots = plan_slots(hosts, options.num_proc);
+  Result<std::vector<Host>> hosts = read_hosts(options);
+  if (!hosts) return fail(std::move(hosts.error()));
+  Result<std::vector<Slot>> slots = plan_slots(*hosts, options.num_proc);
   if (!slots) return slots;
-  HORA_TRY(check_all_local(hosts, host_name()));
+  HORA_TRY(check_all_local(*hosts, is_this_host));
   return slots;
+}
+
+Result<Tuning> read_tuning(const RunOptions& options) {
+  std::vector<FileSetting> settings;
+  if (!options.config_file.empty()) {
+    Result<std::string> text = read_text_file(options.config_file);
+    if (!text) return fail(text.error().kind, "--config-file: " + text.error().message);
+    auto parsed = parse_config_file(*text, options.config_file);
+    if (!parsed) return fail(std::move(parsed.error()));
+    settings = std::move(*parsed);
+  }
+  return plan_tuning(options.tuning, settings, options.config_file);
 }
 
 // The workers would all reject a bad HORA_ variable; it is better said once, here.
@@ -72,8 +104,11 @@ int run_job(const RunOptions& options, const Environment& own, const Inherited& 
 
   const int cores = usable_cores();
   const int omp_threads = omp_threads_for(cores, workers);
-  Result<Environment> environment =
-      make_job_environment(own, {options.assignments, options.start_timeout_ms}, omp_threads);
+  Result<Tuning> tuning = read_tuning(options);
+  if (!tuning) return complain(kUsageError, tuning.error().message);
+  Result<Environment> environment = make_job_environment(
+      own, {options.assignments, options.start_timeout_ms, std::move(tuning->assignments)},
+      omp_threads);
   if (!environment) return complain(kUsageError, environment.error().message);
   job.environment = std::move(*environment);
   const Result<Config> config = read_knobs(job.environment);
@@ -96,6 +131,10 @@ int run_job(const RunOptions& options, const Environment& own, const Inherited& 
     fmt::print(stderr,
                "horarun: OMP_NUM_THREADS={} for each rank ({} cores, {} ranks); set it to choose\n",
                omp_threads, cores, workers);
+  }
+  if (!options.quiet && !tuning->without_effect.empty()) {
+    fmt::print(stderr, "horarun: accepted, but without effect in Hora: {}\n",
+               fmt::join(tuning->without_effect, ", "));
   }
   const Result<int> code =
       run_guarded(inherited, [&](Fd signals) { return supervise(job, std::move(signals)); });

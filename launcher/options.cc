@@ -4,6 +4,7 @@
 #include "launcher/options.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include <CLI/CLI.hpp>
@@ -24,15 +25,30 @@ constexpr const char* kUsage =
 constexpr const char* kCheckBuild =
     "Hora v" HORA_VERSION
     ":\n\n"
-    "Launch:\n    [X] this host\n    [ ] other hosts (ssh)\n"
-    "Worlds of other launchers:\n    [X] torchrun\n    [X] Slurm\n    [X] Open MPI\n"
-    "Tensor operations:\n    [X] shared memory\n    [X] TCP\n    [ ] NCCL\n";
+    "Available Frameworks:\n"
+    "    [X] PyTorch\n    [X] NumPy\n    [ ] TensorFlow\n    [ ] MXNet\n\n"
+    "Available Controllers:\n"
+    "    [X] Hora (in Gloo's place)\n    [ ] MPI\n\n"
+    "Available Tensor Operations:\n"
+    "    [X] shared memory\n    [X] TCP\n"
+    "    [ ] NCCL\n    [ ] DDL\n    [ ] CCL\n    [ ] MPI\n\n"
+    "Launch:\n"
+    "    [X] this host\n    [ ] other hosts (ssh)\n"
+    "    [X] as torchrun's, Slurm's or Open MPI's workers\n";
+
+// Options of Horovod's elastic jobs, whose hosts come and go. They take a value each.
+constexpr std::array kElastic = {"--min-np,--min-num-proc",   "--max-np,--max-num-proc",
+                                 "--host-discovery-script",   "--slots-per-host",
+                                 "--elastic-timeout",         "--reset-limit",
+                                 "--blacklist-cooldown-range"};
 
 // What CLI11 fills in; turned into RunOptions when it is complete.
 struct Raw {
   int num_proc = 0;
   double start_timeout_s = 0;
   std::vector<std::string> assignments;
+  std::vector<std::string> tuning;  ///< The values, one per row of tuning_options().
+  std::vector<std::string> elastic;
   bool check_build = false;
   RunOptions run;
 };
@@ -45,13 +61,47 @@ std::string knob_table() {
   return text;
 }
 
+void add_tuning_options(CLI::App& app, Raw& raw) {
+  const auto& rows = tuning_options();
+  raw.tuning.resize(rows.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const TuningOption& row = rows[i];
+    const bool without_value = row.kind == TuningKind::on || row.kind == TuningKind::off;
+    CLI::Option* const option = without_value
+                                    ? app.add_flag(row.flag)->description(row.meaning)
+                                    : app.add_option(row.flag, raw.tuning[i], row.meaning)
+                                          ->type_name(row.kind == TuningKind::text ? "TEXT" : "N")
+                                          ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    option->group("Tuning (the names are Horovod's; what has no effect here is said)");
+  }
+}
+
+// Options that choose between things of which Hora has one, and those of elastic jobs.
+void add_compatible_options(CLI::App& app, Raw& raw) {
+  const std::string group = "Horovod's other options";
+  CLI::Option* const gloo = app.add_flag("--gloo");
+  CLI::Option* const mpi = app.add_flag("--mpi");
+  gloo->group(group)->description("accepted: Hora stands in Gloo's place");
+  mpi->group(group)->description("accepted: no MPI is used")->excludes(gloo);
+  for (const char* names : kElastic) {
+    app.add_option(names, raw.elastic, "not yet: the hosts of a job are fixed")
+        ->type_name("...")
+        ->expected(std::string_view(names) == "--blacklist-cooldown-range" ? 2 : 1)
+        ->group(group);
+  }
+}
+
 void add_options(CLI::App& app, Raw& raw) {
   app.set_version_flag("-v,--version", "horarun " HORA_VERSION);
   app.set_help_flag("-h,--help", "print this and exit");
   app.add_option("--num-proc,-n", raw.num_proc, "number of processes; also written -np")
       ->type_name("N");
-  app.add_option("-H,--hosts", raw.run.hosts, "hosts and slots, such as localhost:4")
-      ->type_name("HOST:N");
+  CLI::Option* const hosts =
+      app.add_option("-H,--hosts", raw.run.hosts, "hosts and slots, such as node1:4,node2:4")
+          ->type_name("HOST:N,...");
+  app.add_option("--hostfile", raw.run.hostfile, "the same from a file: HOST slots=N a line")
+      ->type_name("FILE")
+      ->excludes(hosts);
   app.add_option("--start-timeout", raw.start_timeout_s, "seconds for all workers to meet")
       ->type_name("S");
   app.add_option("--env", raw.assignments, "set a variable for the workers; may be repeated")
@@ -59,13 +109,18 @@ void add_options(CLI::App& app, Raw& raw) {
       ->expected(1)
       ->take_all();
   app.add_option("--output-filename", raw.run.output_directory,
-                 "also write each worker's output to DIR/rank.N/stdout and stderr")
+                 "also write each worker's lines to DIR/rank.N/stdout and stderr")
       ->type_name("DIR");
   app.add_flag("--prefix-output-with-timestamp", raw.run.prefix_timestamp,
                "put date and time before [rank]; also written -prefix-timestamp");
   app.add_flag("--check-build", raw.check_build, "print what this build can do; also written -cb");
   app.add_flag("--verbose", raw.run.verbose, "say what is started and how it ended");
   app.add_flag("--quiet", raw.run.quiet, "say nothing but errors");
+  app.add_option("--config-file", raw.run.config_file,
+                 "YAML file with the options below in sections; flags win over it")
+      ->type_name("FILE");
+  add_tuning_options(app, raw);
+  add_compatible_options(app, raw);
   app.footer(knob_table());
 }
 
@@ -75,6 +130,7 @@ std::string canonical(const std::string& word) {
   if (word.starts_with("-np=")) return "--num-proc" + word.substr(3);
   if (word == "-cb") return "--check-build";
   if (word == "-prefix-timestamp") return "--prefix-output-with-timestamp";
+  if (word == "-hostfile") return "--hostfile";
   return word;
 }
 
@@ -83,18 +139,65 @@ std::string option_name(const std::string& word) {
   return word.starts_with("--") ? word.substr(0, word.find('=')) : word.substr(0, 2);
 }
 
-// Index of the first word of the worker's command. Unknown options count as flags: CLI11
-// complains about them.
-std::size_t find_command(const CLI::App& app, const std::vector<std::string>& words) {
+// The long names that begin with `start`.
+std::vector<std::string> long_names(const CLI::App& app, std::string_view start) {
+  std::vector<std::string> found;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      if (("--" + name).starts_with(start)) found.push_back("--" + name);
+    }
+  }
+  return found;
+}
+
+// A long name that was cut short, in full.
+Result<void> complete(const CLI::App& app, std::string& word) {
+  const std::string name = option_name(word);
+  if (!name.starts_with("--") || app.get_option_no_throw(name) != nullptr) return {};
+  const std::vector<std::string> names = long_names(app, name);
+  if (names.size() > 1) {
+    return fail(ErrorKind::invalid_argument,
+                fmt::format("{} could be {}", name, fmt::join(names, " or ")));
+  }
+  if (names.size() == 1) word.replace(0, name.size(), names[0]);
+  return {};
+}
+
+// Index of the first word of the worker's command; the options before it are completed. Unknown
+// options count as flags: CLI11 complains about them.
+Result<std::size_t> find_command(const CLI::App& app, std::vector<std::string>& words) {
   std::size_t at = 0;
   while (at < words.size() && words[at].size() > 1 && words[at].front() == '-') {
     if (words[at] == "--") return at;
+    HORA_TRY(complete(app, words[at]));
     const std::string name = option_name(words[at]);
     const CLI::Option* option = app.get_option_no_throw(name);
-    const bool takes_value = option != nullptr && option->get_items_expected_max() > 0;
-    at += takes_value && words[at] == name ? 2 : 1;
+    const int values = option == nullptr ? 0 : option->get_items_expected_max();
+    at += values > 0 && words[at] == name ? 1 + static_cast<std::size_t>(values) : 1;
   }
   return std::min(at, words.size());
+}
+
+// The flags of the tuning table that were given.
+std::vector<GivenFlag> given_tuning(const Raw& raw, const CLI::App& app) {
+  std::vector<GivenFlag> given;
+  const auto& rows = tuning_options();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (app.count(rows[i].flag) > 0) given.push_back({rows[i].flag, raw.tuning[i]});
+  }
+  return given;
+}
+
+Result<void> refuse_elastic(const CLI::App& app) {
+  for (const std::string_view names : kElastic) {
+    const std::string name(names.substr(0, names.find(',')));
+    if (app.count(name) == 0) continue;
+    return fail(ErrorKind::unsupported,
+                fmt::format("{}: this version of Hora cannot let hosts or workers come and go; "
+                            "leave it out, and name fixed hosts with --hosts or --hostfile",
+                            name));
+  }
+  return {};
 }
 
 Result<RunOptions> finish(Raw& raw, const CLI::App& app) {
@@ -115,6 +218,8 @@ Result<RunOptions> finish(Raw& raw, const CLI::App& app) {
     }
     raw.run.assignments.emplace_back(text.substr(0, equals), text.substr(equals + 1));
   }
+  HORA_TRY(refuse_elastic(app));
+  raw.run.tuning = given_tuning(raw, app);
   if (raw.run.command.empty()) {
     return fail(ErrorKind::invalid_argument,
                 "no command to run; for example: horarun -np 4 python train.py");
@@ -132,11 +237,12 @@ Result<std::variant<RunOptions, Answer>> parse_options(const std::vector<std::st
   words.reserve(arguments.size());
   for (const std::string& word : arguments)
     words.push_back(canonical(word));
-  const std::size_t command = find_command(app, words);
-  const std::size_t skip = command < words.size() && words[command] == "--" ? 1 : 0;
-  raw.run.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(command + skip),
+  const Result<std::size_t> command = find_command(app, words);
+  if (!command) return fail(command.error().kind, command.error().message);
+  const std::size_t skip = *command < words.size() && words[*command] == "--" ? 1 : 0;
+  raw.run.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(*command + skip),
                          arguments.end());
-  words.resize(command);
+  words.resize(*command);
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
   try {
     app.parse(std::move(words));

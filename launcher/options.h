@@ -1,6 +1,8 @@
 // The command line of horarun.
 //
-// The names are horovodrun's, so that a launch line keeps working when its first word changes.
+// The names are horovodrun's, so that a launch line keeps working when its first word changes; long
+// names may be cut short where that is no other name's beginning, too. What Hora has no use for is
+// accepted, what it cannot do is refused in words.
 // Behind this header sits CLI11; nobody else includes it. The worker's command begins at the first
 // word that is neither an option nor an option's value; everything from there on is the worker's,
 // dashes and all.
@@ -13,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "launcher/tuning.h"
 #include "runtime/base/result.h"
 
 namespace hora {
@@ -20,11 +23,14 @@ namespace hora {
 /// A job to run.
 struct RunOptions {
   std::optional<int> num_proc;
-  std::string hosts;  ///< "localhost:4"; empty: this host.
+  std::string hosts;     ///< "localhost:4"; empty: this host.
+  std::string hostfile;  ///< A path; empty: none. Not together with `hosts`.
   std::vector<std::string> command;
   std::vector<std::pair<std::string, std::string>> assignments;  ///< --env
   std::optional<std::uint32_t> start_timeout_ms;
-  std::string output_directory;  ///< Empty: none.
+  std::string config_file;        ///< A path; empty: none.
+  std::vector<GivenFlag> tuning;  ///< For plan_tuning().
+  std::string output_directory;   ///< Empty: none.
   bool prefix_timestamp = false;
   bool verbose = false;
   bool quiet = false;

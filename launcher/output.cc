@@ -8,6 +8,7 @@
 #include <ctime>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -39,9 +40,10 @@ Output::Output(OutputOptions options) : options_(std::move(options)) {
   workers_.reserve(static_cast<std::size_t>(options_.workers));
   for (int rank = 0; rank < options_.workers; ++rank) {
     const LineSplitter splitter(options_.line_limit_bytes);
-    workers_.push_back({{Channel{splitter, fmt::format("[{}]<{}>:", rank, kStreamNames[0]), Fd()},
-                         Channel{splitter, fmt::format("[{}]<{}>:", rank, kStreamNames[1]), Fd()}},
-                        Tail(options_.tail_lines, options_.tail_width_bytes)});
+    workers_.push_back(
+        {{Channel{splitter, fmt::format("[{}]<{}>:", rank, kStreamNames[0]), Fd(), {}},
+          Channel{splitter, fmt::format("[{}]<{}>:", rank, kStreamNames[1]), Fd(), {}}},
+         Tail(options_.tail_lines, options_.tail_width_bytes)});
   }
 }
 
@@ -75,31 +77,36 @@ Result<void> Output::open_files() {
 
 void Output::on_bytes(Rank rank, Stream stream, std::string_view bytes) {
   Channel& channel = workers_[index_of(rank)].channels[static_cast<std::size_t>(stream)];
-  if (channel.file.valid()) write_file(channel, bytes);
   channel.splitter.feed(bytes, [&](const Piece& piece) { emit(rank, stream, piece); });
+  write_file(channel);
 }
 
 void Output::on_end(Rank rank, Stream stream) {
   Channel& channel = workers_[index_of(rank)].channels[static_cast<std::size_t>(stream)];
   channel.splitter.finish([&](const Piece& piece) { emit(rank, stream, piece); });
+  write_file(channel);
   channel.file.reset();
 }
 
 void Output::emit(Rank rank, Stream stream, const Piece& piece) {
   Worker& worker = workers_[index_of(rank)];
-  const Channel& channel = worker.channels[static_cast<std::size_t>(stream)];
+  Channel& channel = worker.channels[static_cast<std::size_t>(stream)];
   if (stream == Stream::err) worker.tail.add(piece);
   const int id = rank.value * 2 + static_cast<int>(stream);
-  if (options_.timestamp) {
-    sink(stream).add(id, local_time_text() + channel.prefix, piece);
-  } else {
-    sink(stream).add(id, channel.prefix, piece);
-  }
+  const std::string stamped = options_.timestamp ? local_time_text() + channel.prefix : "";
+  const std::string& prefix = options_.timestamp ? stamped : channel.prefix;
+  sink(stream).add(id, prefix, piece);
+  if (!channel.file.valid()) return;
+  if (piece.end != LineEnd::newline_after_return) channel.file_text += prefix;
+  channel.file_text += piece.text;
+  channel.file_text += piece.end == LineEnd::carriage_return ? '\r' : '\n';
 }
 
 // A full disk must not end a job of three days: it is said once, and the lines still go
 // to our own outputs.
-void Output::write_file(Channel& channel, std::string_view bytes) {
+void Output::write_file(Channel& channel) {
+  const std::string text = std::exchange(channel.file_text, {});
+  std::string_view bytes = text;
   while (!bytes.empty()) {
     const ssize_t wrote = ::write(channel.file.get(), bytes.data(), bytes.size());
     if (wrote < 0 && errno == EINTR) continue;

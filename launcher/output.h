@@ -1,9 +1,10 @@
 // Output: what the workers write, on its way to horarun's stdout and stderr and to files.
 //
 //   worker 1's stdout ---> LineSplitter ---> "[1]<stdout>:text\n" ---> Sink of our stdout
-//                    \---> DIR/rank.1/stdout (the bytes as they are, without prefix)
+//                                              \---> DIR/rank.1/stdout, the same lines
 //   worker 1's stderr ---> LineSplitter ---> "[1]<stderr>:text\n" ---> Sink of our stderr
-//                    \---> DIR/rank.1/stderr         \---> Tail, for the message about its death
+//                                         |    \---> DIR/rank.1/stderr
+//                                         \---> Tail, for the message about its death
 //
 // When our stdout and stderr are the same thing (2>&1, a terminal) they share one Sink, or a slow
 // reader would see one's line inside the other's.
@@ -59,6 +60,7 @@ class Output {
     LineSplitter splitter;
     std::string prefix;
     Fd file;
+    std::string file_text;  ///< Not written yet.
   };
   struct Worker {
     std::array<Channel, 2> channels;
@@ -68,7 +70,7 @@ class Output {
   explicit Output(OutputOptions options);
   Result<void> open_files();
   void emit(Rank rank, Stream stream, const Piece& piece);
-  void write_file(Channel& channel, std::string_view bytes);
+  void write_file(Channel& channel);
 
   OutputOptions options_;
   std::array<std::shared_ptr<Sink>, 2> sinks_;

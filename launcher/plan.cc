@@ -3,47 +3,10 @@
 #include "launcher/plan.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include <fmt/format.h>
 
 namespace hora {
-namespace {
-
-Result<Host> parse_host(std::string_view entry) {
-  const std::size_t colon = entry.rfind(':');
-  const std::string_view digits = colon == std::string_view::npos ? "" : entry.substr(colon + 1);
-  int slots = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), slots);
-  if (colon == 0 || error != std::errc{} || end != digits.data() + digits.size() || slots < 1) {
-    return fail(ErrorKind::invalid_argument,
-                fmt::format("--hosts: '{}' is not HOST:SLOTS with at least one slot, as in "
-                            "localhost:4",
-                            entry));
-  }
-  return Host{std::string(entry.substr(0, colon)), slots};
-}
-
-}  // namespace
-
-Result<std::vector<Host>> parse_hosts(std::string_view text) {
-  std::vector<Host> hosts;
-  while (true) {
-    const std::size_t comma = text.find(',');
-    Result<Host> host = parse_host(text.substr(0, comma));
-    if (!host) return fail(std::move(host.error()));
-    for (const Host& earlier : hosts) {
-      if (earlier.name == host->name) {
-        return fail(ErrorKind::invalid_argument,
-                    fmt::format("--hosts: '{}' is named twice; add its slots up", host->name));
-      }
-    }
-    hosts.push_back(std::move(*host));
-    if (comma == std::string_view::npos) return hosts;
-    text.remove_prefix(comma + 1);
-  }
-}
-
 Result<std::vector<Slot>> plan_slots(const std::vector<Host>& hosts, std::optional<int> num_proc) {
   long long available = 0;
   for (const Host& host : hosts)
@@ -60,7 +23,7 @@ Result<std::vector<Slot>> plan_slots(const std::vector<Host>& hosts, std::option
   if (!hosts.empty() && wanted > available) {
     return fail(ErrorKind::invalid_argument,
                 fmt::format("Requested more processes ({}) than there are available slots ({}); "
-                            "lower -np or raise the slots in --hosts",
+                            "lower -np or name more slots",
                             wanted, available));
   }
   const int size = static_cast<int>(wanted);
@@ -90,17 +53,15 @@ Result<std::vector<Slot>> plan_slots(const std::vector<Host>& hosts, std::option
   return slots;
 }
 
-Result<void> check_all_local(const std::vector<Host>& hosts, std::string_view own_name) {
+Result<void> check_all_local(const std::vector<Host>& hosts,
+                             const std::function<bool(const std::string& name)>& is_this_host) {
   for (const Host& host : hosts) {
-    if (host.name == "localhost" || host.name == "::1" || host.name.starts_with("127.") ||
-        host.name == own_name) {
-      continue;
-    }
+    if (is_this_host(host.name)) continue;
     return fail(ErrorKind::unsupported,
-                fmt::format("--hosts: '{}' is not this host ('{}'); this horarun starts workers on "
-                            "its own host only. On several hosts start one process per rank with "
-                            "torchrun, srun or mpirun: Hora reads their variables",
-                            host.name, own_name));
+                fmt::format("'{}' is not this host; this horarun starts workers on its own host "
+                            "only. On several hosts start one process per rank with torchrun, "
+                            "srun or mpirun: Hora reads their variables",
+                            host.name));
   }
   return {};
 }

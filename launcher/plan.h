@@ -13,23 +13,16 @@
 // The number of processes is a cap: slots beyond it stay empty.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "launcher/hosts.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/result.h"
 
 namespace hora {
-
-/// A host and how many workers it may run.
-struct Host {
-  std::string name;
-  int slots = 0;
-
-  friend bool operator==(const Host&, const Host&) = default;
-};
 
 /// The place of one worker.
 struct Slot {
@@ -45,15 +38,12 @@ struct Slot {
 /// More workers than this are surely a mistake on the command line.
 inline constexpr int kMaxWorkers = 1024;
 
-/// Reads "node1:4,node2:2". A host named twice is an error.
-Result<std::vector<Host>> parse_hosts(std::string_view text);
-
 /// The slots in rank order. Without hosts everything runs on localhost; without a number
 /// every slot is used.
 Result<std::vector<Slot>> plan_slots(const std::vector<Host>& hosts, std::optional<int> num_proc);
 
-/// An error that names the first host which is neither "localhost", a loopback
-/// address nor `own_name`.
-Result<void> check_all_local(const std::vector<Host>& hosts, std::string_view own_name);
+/// An error that names the first host which is not this machine.
+Result<void> check_all_local(const std::vector<Host>& hosts,
+                             const std::function<bool(const std::string& name)>& is_this_host);
 
 }  // namespace hora

@@ -18,11 +18,25 @@ TEST_CASE("a worker learns its place, and the parent's stale one is gone") {
   const Environment result =
       make_worker_environment({"PATH=/bin", "HORA_RANK=7"}, {"job", "secret", "127.0.0.1:5"}, slot);
   const std::vector<std::pair<const char*, const char*>> expected = {
-      {"PATH", "/bin"},          {"HORA_JOB", "job"},
-      {"HORA_SECRET", "secret"}, {"HORA_RENDEZVOUS", "127.0.0.1:5"},
-      {"HORA_RANK", "2"},        {"HORA_SIZE", "4"},
-      {"HORA_LOCAL_RANK", "1"},  {"HORA_LOCAL_SIZE", "2"},
-      {"HORA_CROSS_RANK", "1"},  {"HORA_CROSS_SIZE", "2"}};
+      {"PATH", "/bin"},
+      {"HORA_JOB", "job"},
+      {"HORA_SECRET", "secret"},
+      {"HORA_RENDEZVOUS", "127.0.0.1:5"},
+      {"HORA_RANK", "2"},
+      {"HORA_SIZE", "4"},
+      {"HORA_LOCAL_RANK", "1"},
+      {"HORA_LOCAL_SIZE", "2"},
+      {"HORA_CROSS_RANK", "1"},
+      {"HORA_CROSS_SIZE", "2"},
+      {"HOROVOD_HOSTNAME", "localhost"},
+      {"HOROVOD_RANK", "2"},
+      {"HOROVOD_SIZE", "4"},
+      {"HOROVOD_LOCAL_RANK", "1"},
+      {"HOROVOD_LOCAL_SIZE", "2"},
+      {"HOROVOD_CROSS_RANK", "1"},
+      {"HOROVOD_CROSS_SIZE", "2"},
+      {"HOROVOD_CONTROLLER", "gloo"},
+      {"HOROVOD_CPU_OPERATIONS", "gloo"}};
   for (const auto& [name, value] : expected) {
     CAPTURE(name);
     CHECK(find_variable(result, name) == std::optional<std::string>(value));
@@ -41,17 +55,21 @@ TEST_CASE("threads and buffering are set only when the user has not") {
 }
 
 TEST_CASE("the command line wins over the environment") {
-  const EnvironmentOptions options = {{{"A", "2"}, {"OMP_NUM_THREADS", "5"}}, 1500};
+  const EnvironmentOptions options = {{{"A", "2"}, {"OMP_NUM_THREADS", "5"}, {"HORA_WINDOW", "3"}},
+                                      1500,
+                                      {{"HORA_WINDOW", "2"}, {"HORA_LOG_LEVEL", "info"}}};
   const Environment result =
       make_job_environment({"A=1", "HORA_START_TIMEOUT_MS=9"}, options, 3).value();
   CHECK(find_variable(result, "A") == std::optional<std::string>("2"));
   CHECK(find_variable(result, "OMP_NUM_THREADS") == std::optional<std::string>("5"));
   CHECK(find_variable(result, "HORA_START_TIMEOUT_MS") == std::optional<std::string>("1500"));
+  CHECK(find_variable(result, "HORA_LOG_LEVEL") == std::optional<std::string>("info"));
+  CHECK(find_variable(result, "HORA_WINDOW") == std::optional<std::string>("3"));  // --env is last
   CHECK(std::count(result.begin(), result.end(), "A=1") == 0);
 }
 
 TEST_CASE("what horarun sets itself cannot be assigned") {
-  const auto refused = make_job_environment({}, {{{"HORA_RANK", "1"}}, std::nullopt}, 1);
+  const auto refused = make_job_environment({}, {{{"HORA_RANK", "1"}}, std::nullopt, {}}, 1);
   CHECK_THAT(refused.error().message, Contains("HORA_RANK is set by horarun itself"));
 }
 

@@ -63,6 +63,44 @@ TEST_CASE("every option arrives") {
   CHECK_FALSE(options.verbose);
 }
 
+TEST_CASE("a long name may be cut short where it stays clear") {
+  CHECK(run_options({"-np", "2", "--output-f", "out", "a"}).output_directory == "out");
+  CHECK(run_options({"--num-p=2", "a", "--num-p"}).num_proc == 2);
+  CHECK_THAT(mistake({"-np", "2", "--ho", "x:1", "a"}),
+             Contains("--ho could be") && Contains("--hosts") && Contains("--hostfile"));
+}
+
+TEST_CASE("tuning options arrive as given") {
+  const RunOptions options =
+      run_options({"-np", "1", "--cycle-time-ms", "5", "--no-autotune", "--cycle-time-ms=6",
+                   "--config-file", "f.yaml", "-hostfile", "hosts", "a"});
+  REQUIRE(options.tuning.size() == 2);
+  CHECK(options.tuning[0].flag == "--cycle-time-ms");
+  CHECK(options.tuning[0].text == "6");
+  CHECK(options.tuning[1].flag == "--no-autotune");
+  CHECK(options.config_file == "f.yaml");
+  CHECK(options.hostfile == "hosts");
+}
+
+TEST_CASE("controllers are accepted one at a time") {
+  CHECK(run_options({"-np", "1", "--gloo", "a"}).num_proc == 1);
+  CHECK(run_options({"-np", "1", "--mpi", "a"}).num_proc == 1);
+  CHECK(mistake({"-np", "1", "--mpi", "--gloo", "a"}) != "no mistake");
+  CHECK(mistake({"-np", "1", "-H", "a:1", "--hostfile", "f", "a"}) != "no mistake");
+}
+
+TEST_CASE("what elastic jobs need is refused in words") {
+  for (const Words& words :
+       {Words{"--max-np", "4"}, Words{"--host-discovery-script", "./d.sh"},
+        Words{"--slots-per-host", "2"}, Words{"--elastic-timeout", "9"},
+        Words{"--reset-limit", "1"}, Words{"--blacklist-cooldown-range", "1", "10"}}) {
+    Words all = {"-np", "2"};
+    all.insert(all.end(), words.begin(), words.end());
+    all.insert(all.end(), {"python", "a.py"});
+    CHECK_THAT(mistake(all), Contains(words[0] + ": this version"));
+  }
+}
+
 TEST_CASE("help lists every option and every knob") {
   const std::string help = answer({"--help"});
   for (const char* option : {"-np", "--hosts", "--env", "--start-timeout", "--output-filename",

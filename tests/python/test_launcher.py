@@ -80,6 +80,40 @@ def test_variables_of_the_command_line_reach_the_workers(launcher: Launcher) -> 
     assert done.stdout == b"[0]<stdout>:x y|2500\n"
 
 
+def test_horovods_names_of_the_place_are_set(launcher: Launcher) -> None:
+    done = launcher.run(
+        "-np", "3", "-H", "localhost:2,127.0.0.1:2", "sh", "-c",
+        "echo $HOROVOD_HOSTNAME $HOROVOD_RANK/$HOROVOD_SIZE"
+        " $HOROVOD_LOCAL_RANK/$HOROVOD_LOCAL_SIZE $HOROVOD_CROSS_RANK/$HOROVOD_CROSS_SIZE",
+    )  # fmt: skip
+    assert sorted(done.stdout.splitlines()) == [
+        b"[0]<stdout>:localhost 0/3 0/2 0/2",
+        b"[1]<stdout>:localhost 1/3 1/2 0/1",
+        b"[2]<stdout>:127.0.0.1 2/3 0/1 1/2",
+    ]
+
+
+def test_hostfile_and_config_file(launcher: Launcher, tmp_path: Path) -> None:
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("# here\n\nlocalhost slots=1\n127.0.0.1:1\n")
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "controller: gloo\nparams:\n  cache_capacity: 5\n  cycle_time_ms: 2\n"
+        "timeline:\n  filename: a.json\n"
+    )
+    done = launcher.run(
+        "--hostfile", str(hostfile), "--config-file", str(config), "--timeline-filename", "b.json",
+        "sh", "-c", "echo $HOROVOD_HOSTNAME $HORA_CACHE_CAPACITY $HORA_TIMELINE",
+    )  # fmt: skip
+    assert sorted(done.stdout.splitlines()) == [
+        b"[0]<stdout>:localhost 5 b.json",
+        b"[1]<stdout>:127.0.0.1 5 b.json",
+    ]
+    assert done.stderr == (
+        b"horarun: accepted, but without effect in Hora: params.cycle_time_ms\n"
+    )
+
+
 def test_stdin_goes_to_rank_0_and_the_others_have_none(launcher: Launcher) -> None:
     done = launcher.run("-np", "3", "sh", "-c", "cat; echo end", stdin=b"one\ntwo\n")
     lines = Counter(done.stdout.splitlines())
@@ -226,7 +260,7 @@ def test_output_to_a_socket(launcher: Launcher) -> None:
     assert lines == [b"[%d]<stdout>:" % rank + b"x" * 400_000 + b"\n" for rank in range(2)]
 
 
-def test_output_files_hold_the_bytes_of_each_rank(launcher: Launcher, tmp_path: Path) -> None:
+def test_output_files_hold_the_lines_of_each_rank(launcher: Launcher, tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "out"
     done = launcher.run(
         "-np", "11", "--output-filename", str(folder),
@@ -235,9 +269,18 @@ def test_output_files_hold_the_bytes_of_each_rank(launcher: Launcher, tmp_path: 
     assert done.returncode == 0
     assert sorted(p.name for p in folder.iterdir()) == [f"rank.{r:02}" for r in range(11)]
     for rank in range(11):
-        assert (folder / f"rank.{rank:02}" / "stdout").read_text() == f"{rank}\n"
-        assert (folder / f"rank.{rank:02}" / "stderr").read_text() == "no newline"
+        files = folder / f"rank.{rank:02}"
+        assert (files / "stdout").read_text() == f"[{rank}]<stdout>:{rank}\n"
+        assert (files / "stderr").read_text() == f"[{rank}]<stderr>:no newline\n"
     assert b"[10]<stdout>:10\n" in done.stdout
+
+
+def test_output_files_of_a_single_rank(launcher: Launcher, tmp_path: Path) -> None:
+    script = r"printf 'a\r\n10%%\r20%%\r'"
+    done = launcher.run("-np", "1", "--output-filename", str(tmp_path), "sh", "-c", script)
+    assert done.returncode == 0
+    wanted = b"[0]<stdout>:a\r\n[0]<stdout>:10%\r[0]<stdout>:20%\r"
+    assert (tmp_path / "rank.0" / "stdout").read_bytes() == wanted == done.stdout
 
 
 def test_timestamps_stand_before_the_prefix(launcher: Launcher) -> None:
@@ -303,7 +346,12 @@ def test_a_stopped_rank_is_ended_too(launcher: Launcher) -> None:
         (["-np", "2"], 2, "no command to run"),
         (["true"], 2, "-np N"),
         (["-np", "2", "--nonsense", "true"], 2, "--nonsense"),
-        (["-np", "2", "-H", "other.host:2", "true"], 2, "'other.host' is not this host"),
+        (["-np", "2", "-H", "192.0.2.1:2", "true"], 2, "'192.0.2.1' is not this host"),
+        (["-np", "2", "-H", "localhost", "true"], 2, "Invalid host input"),
+        (["-np", "2", "--hostfile", "/no/such", "true"], 2, "--hostfile: cannot open '/no/such'"),
+        (["-np", "2", "--config-file", "/etc", "true"], 2, "--config-file: cannot read '/etc'"),
+        (["-np", "2", "--cache-capacity", "-1", "true"], 2, "--cache-capacity: '-1' is not"),
+        (["-np", "2", "--log-level", "loud", "true"], 2, "HORA_LOG_LEVEL='loud' is not one of"),
         (["-np", "3", "-H", "localhost:2", "true"], 2, "Requested more processes (3)"),
         (["-np", "2", "--env", "HORA_SIZE=9", "true"], 2, "HORA_SIZE is set by horarun"),
         (["-np", "2", "--env", "HORA_WINDOW=x", "true"], 2, "HORA_WINDOW"),
