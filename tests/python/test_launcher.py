@@ -109,9 +109,7 @@ def test_hostfile_and_config_file(launcher: Launcher, tmp_path: Path) -> None:
         b"[0]<stdout>:localhost 5 b.json",
         b"[1]<stdout>:127.0.0.1 5 b.json",
     ]
-    assert done.stderr == (
-        b"horarun: accepted, but without effect in Hora: params.cycle_time_ms\n"
-    )
+    assert done.stderr == (b"horarun: accepted, but without effect in Hora: params.cycle_time_ms\n")
 
 
 def test_stdin_goes_to_rank_0_and_the_others_have_none(launcher: Launcher) -> None:
