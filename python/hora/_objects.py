@@ -3,7 +3,8 @@
 Broadcast: the root sends a header (length, whether pickling failed), then the bytes. The names of
 both do not depend on the object, so ranks that pass None take part; and when the root cannot pickle
 its object, the others learn it instead of waiting. Allgather: the pickles are one gathered array
-with as many rows per rank as its pickle has bytes, so lengths need no exchange.
+with as many rows per rank as its pickle has bytes, so lengths need no exchange; a last byte tells
+of a rank that could not pickle its own.
 
 Objects are unpickled: they come from ranks of this job, which have proven that they know its
 secret.
@@ -15,7 +16,7 @@ import ctypes
 import importlib
 import pickle
 import struct
-from typing import Any
+from typing import Any, Callable
 
 from hora import _calls, _context, _core
 from hora.exceptions import HoraInternalError
@@ -69,47 +70,74 @@ def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = Non
     HoraInternalError
         The root could not pickle its object (there, the original exception is raised).
     """
-    name = "object" if name is None else name
+    pickled = broadcast_pickle(lambda: dumps(obj), root_rank, "object" if name is None else name)
+    return obj if pickled is None else pickle.loads(pickled)
+
+
+def broadcast_pickle(dump: Callable[[], bytes], root_rank: int, name: str) -> bytearray | None:
+    """Return what the root's `dump` returns, on the other ranks; None on the root itself.
+
+    `dump` is called on the root alone. What it raises is raised there, and as a HoraInternalError
+    on the others.
+    """
     root = _calls.checked_root(root_rank)
     if _context.current().rank == root:
-        return _send_object(obj, root, name)
+        _send_pickle(dump, root, name)
+        return None
     header = bytearray(_HEADER.size)
     _broadcast_bytes(header, root, f"{name}.header")
     length, failed = _HEADER.unpack(header)
     payload = bytearray(length)
     _broadcast_bytes(payload, root, f"{name}.data")
     if failed:
-        raise HoraInternalError(
-            f"broadcast_object '{name}': rank {root} could not pickle its object: "
-            + payload.decode(errors="replace")
-        )
-    return pickle.loads(payload)
+        raise _not_pickled("broadcast", name, root, payload)
+    return payload
 
 
-def _send_object(obj: Any, root: int, name: str) -> Any:
-    error: Exception | None = None
-    try:
-        payload = bytearray(dumps(obj))
-    except Exception as caught:
-        error = caught
-        payload = bytearray(f"{type(caught).__name__}: {caught}".encode())
+def _send_pickle(dump: Callable[[], bytes], root: int, name: str) -> None:
+    payload, error = _tried(dump)
     header = bytearray(_HEADER.pack(len(payload), error is not None))
     _broadcast_bytes(header, root, f"{name}.header")
     _broadcast_bytes(payload, root, f"{name}.data")
     if error is not None:
         raise error
-    return obj
+
+
+def _tried(dump: Callable[[], bytes]) -> tuple[bytearray, Exception | None]:
+    """Return a pickle, or the text of what was raised instead, and that."""
+    try:
+        return bytearray(dump()), None
+    except Exception as error:
+        return bytearray(f"{type(error).__name__}: {error}".encode()), error
+
+
+def _not_pickled(what: str, name: str, rank: int, text: Any) -> HoraInternalError:
+    error = HoraInternalError(
+        f"{what}_object '{name}': rank {rank} could not pickle its object: "
+        + bytes(text).decode(errors="replace")
+    )
+    error.kind = "unsupported"
+    error.peer = rank
+    return error
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     """Return the objects of all ranks, in rank order.
 
     `name` names the call, the same on all ranks; needed only when several are under way at once.
+
+    Raises
+    ------
+    HoraInternalError
+        A rank could not pickle its object (there, the original exception is raised).
     """
-    payload = bytearray(dumps(obj))
+    name = "object" if name is None else name
+    payload, error = _tried(lambda: dumps(obj))
+    # Each rank's bytes end with whether they are a text instead of a pickle.
+    payload.append(error is not None)
     handle = _calls.run(
         _core.ALLGATHER,
-        "object" if name is None else name,
+        name,
         _core.DTYPES["uint8"],
         (len(payload),),
         _address(payload),
@@ -117,9 +145,14 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
         payload,
     )
     gathered = memoryview(handle.take_output(1))
+    if error is not None:
+        raise error
     objects = []
     offset = 0
-    for length in handle.first_dims:
-        objects.append(pickle.loads(gathered[offset : offset + length]))
+    for rank, length in enumerate(handle.first_dims):
+        pickled, failed = gathered[offset : offset + length - 1], gathered[offset + length - 1]
+        if failed:
+            raise _not_pickled("allgather", name, rank, pickled)
+        objects.append(pickle.loads(pickled))
         offset += length
     return objects

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Callable, Optional
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable, Optional, Union
 
 from hora import _calls
 
 # broadcast_async_(tensor, root_rank, name) -> handle
 Start = Callable[[Any, int, Optional[str]], int]
+Params = Union[Mapping[str, Any], Iterable[Any]]
 
 
-def broadcast_all(params: Mapping[str, Any] | list[Any], root_rank: int, start: Start) -> None:
+def broadcast_all(params: Params, root_rank: int, start: Start) -> None:
     """Broadcast every tensor of `params` in place, all at once, so that they are fused.
 
     Parameters
     ----------
     params
-        A dict (its tensors are named by key and taken in the order of the keys) or a list of
+        A dict (its tensors are named by key and taken in the order of the keys) or an iterable of
         tensors or (name, tensor) tuples. None in the place of a tensor is skipped.
     root_rank
         Whose values all get.
@@ -27,18 +28,33 @@ def broadcast_all(params: Mapping[str, Any] | list[Any], root_rank: int, start: 
     Raises
     ------
     ValueError
-        `params` is neither.
+        `params` is neither, or holds what is not a tensor.
     """
-    if isinstance(params, Mapping):
-        items = sorted(params.items())
-    elif isinstance(params, list):
-        items = [item if isinstance(item, tuple) else (None, item) for item in params]
-    else:
-        raise ValueError(f"invalid params of type: {type(params)}")
     handles: list[int] = []
     try:
-        for name, tensor in items:
+        for name, tensor in _named(params):
             if tensor is not None:
-                handles.append(start(tensor, root_rank, name))
+                handles.append(_started(start, tensor, root_rank, name))
     finally:
         _calls.synchronize_all(handles)
+
+
+def _named(params: Params) -> Iterable[tuple[str | None, Any]]:
+    if isinstance(params, Mapping):
+        return sorted(params.items())
+    if isinstance(params, (str, bytes)) or hasattr(params, "dtype"):
+        raise ValueError(f"invalid params of type: {type(params)}")
+    try:
+        items = list(params)
+    except TypeError:
+        raise ValueError(f"invalid params of type: {type(params)}") from None
+    return [item if isinstance(item, tuple) else (None, item) for item in items]
+
+
+def _started(start: Start, tensor: Any, root_rank: int, name: str | None) -> int:
+    try:
+        return start(tensor, root_rank, name)
+    except ValueError as error:
+        if name is None:
+            raise
+        raise ValueError(f"'{name}': {error}") from error

@@ -12,7 +12,7 @@ the same names; unnamed calls are counted, so they must come in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -428,14 +428,14 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     _calls.barrier()
 
 
-def broadcast_parameters(params: Mapping[str, Array] | list[Any], root_rank: int) -> None:
+def broadcast_parameters(params: Mapping[str, Array] | Iterable[Any], root_rank: int) -> None:
     """Overwrite arrays with the root's, in place.
 
     Parameters
     ----------
     params
-        A dict of arrays, or a list of arrays or (name, array) tuples; in the same order on all
-        ranks.
+        A dict of arrays, or an iterable of arrays or (name, array) tuples; in the same order on
+        all ranks.
     root_rank
         Whose values they get.
     """

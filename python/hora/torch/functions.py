@@ -11,27 +11,29 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
-from hora import _calls, _context, _objects, _parameters
+from hora import _objects, _parameters
 from hora.process_sets import ProcessSet, global_process_set, require_global
 from hora.torch.ops import broadcast_async_
+from hora.torch.optimizer import DistributedFace
 from hora.torch.tensors import DTYPES
 
 __all__ = ["broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
 
-def broadcast_parameters(params: Mapping[str, Any] | list[Any], root_rank: int) -> None:
+def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: int) -> None:
     """Overwrite tensors with the root's, in place.
 
     Parameters
     ----------
     params
-        A dict such as ``model.state_dict()``, or a list of tensors or of (name, tensor) tuples such
-        as ``list(model.named_parameters())``; the same on all ranks.
+        A dict such as ``model.state_dict()``, or tensors or (name, tensor) tuples such as
+        ``model.named_parameters()``, in a list or any other iterable; the same on all ranks. The
+        tensors may be of any dtype, and have any layout in memory.
     root_rank
         Whose values they get.
 
@@ -40,7 +42,20 @@ def broadcast_parameters(params: Mapping[str, Any] | list[Any], root_rank: int) 
     ValueError
         `params` is of another type, or holds what is not a tensor: use `broadcast_object` for that.
     """
-    _parameters.broadcast_all(params, root_rank, broadcast_async_)
+    _parameters.broadcast_all(params, root_rank, _broadcast_bits)
+
+
+def _broadcast_bits(tensor: torch.Tensor, root: int, name: str | None) -> int:
+    """Start the broadcast of a tensor; of a dtype that the core does not know, of its bits."""
+    if not isinstance(tensor, torch.Tensor) or tensor.dtype in DTYPES:
+        return broadcast_async_(tensor, root, name)
+    bits = tensor.detach()
+    if bits.is_conj():
+        raise ValueError("A conjugate view cannot be broadcast in place; resolve_conj() it first.")
+    if bits.is_complex():
+        return broadcast_async_(torch.view_as_real(bits), root, name)
+    as_integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return broadcast_async_(bits.view(as_integers[bits.element_size()]), root, name)
 
 
 def broadcast_object(
@@ -95,7 +110,8 @@ def broadcast_optimizer_state(
 ) -> None:
     """Give every rank the optimizer state and the options of the root.
 
-    The state need not exist on the other ranks. On the root nothing changes.
+    The state need not exist on the other ranks. On the root nothing changes. Parameters that a
+    distributed optimizer reduces have a gradient afterwards: zeros, where there was none.
 
     Parameters
     ----------
@@ -110,30 +126,37 @@ def broadcast_optimizer_state(
     ------
     ValueError
         The optimizer is LBFGS, or its parameters do not match the root's.
+    HoraInternalError
+        The root could not pickle its state.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
-    if _context.current().rank == _calls.checked_root(root_rank):
-        _send_state(optimizer, root_rank)
+    tensors: list[torch.Tensor] = []
+
+    def dump() -> bytes:
+        tree, taken_out = _taken_apart(optimizer)
+        tensors.extend(taken_out)
+        return pickle.dumps((tree, [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]))
+
+    pickled = _objects.broadcast_pickle(dump, root_rank, "optimizer_state")
+    if pickled is None:
+        _broadcast_tensors(tensors, root_rank)
     else:
-        _receive_state(optimizer, root_rank)
+        tree, layout = pickle.loads(pickled)
+        tensors.extend(torch.empty(shape, dtype=dtype) for dtype, shape in layout)
+        _broadcast_tensors(tensors, root_rank)
+        state = _Unpickler(io.BytesIO(tree), tensors).load()
+        _install_state(optimizer, state, root_rank)
+    if isinstance(optimizer, DistributedFace):
+        optimizer.fill_gradients()
 
 
-def _send_state(optimizer: torch.optim.Optimizer, root: int) -> None:
+def _taken_apart(optimizer: torch.optim.Optimizer) -> tuple[bytes, list[torch.Tensor]]:
+    """Return a state as a pickled tree with numbers in the places of its tensors, and these."""
     file = io.BytesIO()
     pickler = _Pickler(file)
-    state = optimizer.state_dict()
-    pickler.dump(state)
-    layout = [(tensor.dtype, tuple(tensor.shape)) for tensor in pickler.tensors]
-    _objects.broadcast_object((file.getvalue(), layout), root, "optimizer_state")
-    _broadcast_tensors(pickler.tensors, root)
-
-
-def _receive_state(optimizer: torch.optim.Optimizer, root: int) -> None:
-    pickled, layout = _objects.broadcast_object(None, root, "optimizer_state")
-    tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in layout]
-    _broadcast_tensors(tensors, root)
-    _install_state(optimizer, _Unpickler(io.BytesIO(pickled), tensors).load(), root)
+    pickler.dump(optimizer.state_dict())
+    return file.getvalue(), pickler.tensors
 
 
 def _broadcast_tensors(tensors: list[torch.Tensor], root: int) -> None:

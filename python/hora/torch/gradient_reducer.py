@@ -124,6 +124,11 @@ class GradientReducer:
                 if member in self.passes_left and member not in self.flights:
                     self._start(member, self._gradient_of(member))
 
+    def fill_gradients(self) -> None:
+        """Give zeros to the parameters that have no gradient."""
+        for parameter in self._missing():
+            self._gradient_of(parameter)
+
     def _gradient_of(self, parameter: torch.Tensor) -> torch.Tensor:
         """Return the gradient; zeros take the place of none."""
         if parameter.grad is None:

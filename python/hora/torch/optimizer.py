@@ -96,6 +96,12 @@ class DistributedFace(Face):
                     if hora.distributed:
                         hora.hooks.append(_hook(parameter, weakref.ref(self)))
 
+    def fill_gradients(self) -> None:
+        """Give zeros to the parameters that have no gradient, as the end of a round would."""
+        if self._hora.distributed:
+            self._adopt_parameters()
+            self._hora.reducer.fill_gradients()
+
     def _on_gradient(self, parameter: torch.Tensor) -> None:
         self._hora.round = _Round.OPEN
         self._hora.reducer.on_gradient(parameter)
