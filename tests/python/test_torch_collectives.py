@@ -469,7 +469,7 @@ def check_parameters_are_broadcast() -> None:
     raises(
         ValueError,
         "invalid params of type",
-        lambda: hvd.broadcast_parameters(model.named_parameters(), 0),
+        lambda: hvd.broadcast_parameters(model[0], 0),
     )
 
 
