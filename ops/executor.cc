@@ -75,9 +75,9 @@ bool Executor::start_segments(LaneState& lane) {
   bool started = false;
   lane.window_shut = false;
   while (lane.starting < lane.runs.size()) {
-    if (lane.next_position >= lane.count + options_.layout.window) break;
+    if (!options_.layout.may_start(lane.next_position, lane.count)) break;
     // Only when the own slots allow it is it worth to look at everybody's counts.
-    if (lane.next_position >= floor_of(lane) + options_.layout.window) {
+    if (!options_.layout.may_start(lane.next_position, floor_of(lane))) {
       lane.window_shut = true;
       break;
     }
