@@ -29,6 +29,7 @@
 #include <hwy/highway.h>
 
 #include "ops/reduce.h"
+#include "runtime/base/float_lanes-inl.h"
 
 // Without vectors the oracle runs instead.
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
@@ -69,14 +70,6 @@ class FloatFinish {
   bool multiplies_, divides_, postscales_;
 };
 
-/// `v`, or the one NaN.
-template <class V>
-HWY_INLINE V with_one_nan(V v) {
-  using D = hn::DFromV<V>;
-  const V nan = hn::Set(D{}, std::numeric_limits<hn::TFromD<D>>::quiet_NaN());
-  return hn::IfThenElse(hn::IsNaN(v), nan, v);
-}
-
 template <class T>
 struct Floats {
   using Element = T;
@@ -90,66 +83,6 @@ struct Floats {
   static HWY_INLINE void store(Pack pack, Element* to) { hn::StoreU(with_one_nan(pack), D{}, to); }
 };
 
-// AVX2 and AVX3 imply F16C. Highway's own emulation truncates, so what lacks F16C is done below.
-#if HWY_TARGET == HWY_SSE4
-inline constexpr bool kConvertsFloat16 = false;
-#else
-inline constexpr bool kConvertsFloat16 = true;
-#endif
-
-using DFloat = hn::ScalableTag<float>;
-using VFloat = hn::Vec<DFloat>;
-using DBits = hn::ScalableTag<std::uint32_t>;
-using VBits = hn::Vec<DBits>;
-
-/// float16 bits in 32-bit lanes -> float32.
-HWY_INLINE VFloat widen_float16(VBits half) {
-  const DBits d;
-  const DFloat df;
-  const VBits sign = hn::ShiftLeft<16>(hn::And(half, hn::Set(d, 0x8000)));
-  const VBits shifted = hn::ShiftLeft<13>(hn::And(half, hn::Set(d, 0x7fff)));
-  const VBits rebias = hn::Set(d, (127 - 15) << 23);
-  const VBits exponent = hn::And(shifted, hn::Set(d, 0x1f << 23));
-  const VBits normal = hn::Add(shifted, rebias);
-  // Infinity and NaN: the exponent goes all the way up.
-  const VBits special = hn::Add(normal, rebias);
-  // Denormal: give it the implicit one of 2^-14 that it lacks, then subtract 2^-14 again.
-  const VFloat least_normal = hn::Set(df, 0x1p-14F);
-  const VFloat with_one = hn::BitCast(df, hn::Add(normal, hn::Set(d, 1 << 23)));
-  const VBits denormal = hn::BitCast(d, hn::Sub(with_one, least_normal));
-  VBits bits = hn::IfThenElse(hn::Eq(exponent, hn::Set(d, 0x1f << 23)), special, normal);
-  bits = hn::IfThenElse(hn::Eq(exponent, hn::Zero(d)), denormal, bits);
-  return hn::BitCast(df, hn::Or(bits, sign));
-}
-
-/// float32, its NaN already the one NaN -> float16 bits in 32-bit lanes, rounded to nearest even.
-HWY_INLINE VBits narrow_float16(VFloat value) {
-  const DBits d;
-  const DFloat df;
-  const hn::ScalableTag<std::int32_t> di;
-  const VBits bits = hn::BitCast(d, value);
-  const VBits magnitude = hn::And(bits, hn::Set(d, 0x7fffffff));
-  const VBits sign = hn::ShiftRight<16>(hn::Xor(bits, magnitude));
-  // Normal: rebias, then add just less than half of the last kept place, a full half if
-  // that place is odd.
-  const VBits odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(d, 1));
-  const VBits rebias = hn::Set(d, ((127U - 15) << 23) - 0xfff);
-  const VBits normal = hn::ShiftRight<13>(hn::Add(hn::Sub(magnitude, rebias), odd));
-  // Denormal: adding 0.5 makes the processor round at 2^-24, and leaves the result in the low bits.
-  const VFloat half = hn::Set(df, 0.5F);
-  const VFloat rounded = hn::Add(hn::BitCast(df, magnitude), half);
-  const VBits denormal = hn::Sub(hn::BitCast(d, rounded), hn::BitCast(d, half));
-  // 2^16 and above is infinity; the rounding of `normal` carries into infinity from 65520 on.
-  const auto is_above = [&](std::uint32_t limit) HWY_ATTR {
-    const auto signed_limit = hn::Set(di, static_cast<std::int32_t>(limit));
-    return hn::RebindMask(d, hn::Gt(hn::BitCast(di, magnitude), signed_limit));
-  };
-  VBits half_bits = hn::IfThenElse(is_above(0x387fffff), normal, denormal);
-  half_bits = hn::IfThenElse(is_above(0x477fffff), hn::Set(d, 0x7c00), half_bits);
-  half_bits = hn::IfThenElse(is_above(0x7f800000), hn::Set(d, 0x7e00), half_bits);
-  return hn::Or(half_bits, sign);
-}
-
 struct Halves {
   using Element = std::uint16_t;
   using Pack = VFloat;
@@ -157,26 +90,8 @@ struct Halves {
   static constexpr std::size_t kStep = hn::MaxLanes(DFloat{});
   static constexpr std::size_t kUnroll = 4;
 
-  static HWY_INLINE Pack load(const Element* from) {
-    const hn::Rebind<std::uint16_t, DFloat> d16;
-    const auto bits = hn::LoadU(d16, from);
-    if constexpr (kConvertsFloat16) {
-      return hn::PromoteTo(DFloat{}, hn::BitCast(hn::Rebind<hwy::float16_t, DFloat>{}, bits));
-    } else {
-      return widen_float16(hn::PromoteTo(DBits{}, bits));
-    }
-  }
-  static HWY_INLINE void store(Pack pack, Element* to) {
-    const hn::Rebind<std::uint16_t, DFloat> d16;
-    const VFloat value = with_one_nan(pack);
-    if constexpr (kConvertsFloat16) {
-      const auto half = hn::DemoteTo(hn::Rebind<hwy::float16_t, DFloat>{}, value);
-      hn::StoreU(hn::BitCast(d16, half), d16, to);
-    } else {
-      const auto bits = hn::BitCast(hn::ScalableTag<std::int32_t>{}, narrow_float16(value));
-      hn::StoreU(hn::DemoteTo(d16, bits), d16, to);
-    }
-  }
+  static HWY_INLINE Pack load(const Element* from) { return load_float16(from); }
+  static HWY_INLINE void store(Pack pack, Element* to) { store_float16(pack, to); }
 };
 
 struct Brains {
@@ -197,19 +112,9 @@ struct Brains {
   }
   static HWY_INLINE void store(Pack pack, Element* to) {
     const VBits upper = hn::Set(DBits{}, 0xffff0000);
-    const VBits even = hn::ShiftRight<16>(rounded(with_one_nan(pack.even)));
-    const VBits odd = hn::And(rounded(with_one_nan(pack.odd)), upper);
+    const VBits even = hn::ShiftRight<16>(rounded_bfloat16(with_one_nan(pack.even)));
+    const VBits odd = hn::And(rounded_bfloat16(with_one_nan(pack.odd)), upper);
     hn::StoreU(hn::BitCast(D16{}, hn::Or(even, odd)), D16{}, to);
-  }
-
- private:
-  /// The upper halves are the bfloat16 nearest to `value`. The one NaN survives:
-  /// its payload is empty.
-  static HWY_INLINE VBits rounded(VFloat value) {
-    const DBits d;
-    const VBits bits = hn::BitCast(d, value);
-    const VBits odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 1));
-    return hn::Add(bits, hn::Add(odd, hn::Set(d, 0x7fff)));
   }
 };
 

@@ -13,9 +13,9 @@
 #include <limits>
 #include <type_traits>
 
-#include "ops/float16.h"
 #include "ops/reduce.h"
 #include "runtime/base/check.h"
+#include "runtime/base/float16.h"
 
 namespace hora {
 namespace {

@@ -13,7 +13,7 @@
 #include <memory>
 #include <utility>
 
-#include "ops/float16.h"
+#include "runtime/base/float16.h"
 #include "tests/bench/samples.h"
 
 namespace hora {

@@ -7,7 +7,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "ops/float16.h"
+#include "runtime/base/float16.h"
 #include "ops/reduce.h"
 
 namespace hora {

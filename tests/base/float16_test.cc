@@ -1,6 +1,6 @@
 // Conversions of the two 16-bit formats: every float16, every tie between two of
 // them, and the edges.
-#include "ops/float16.h"
+#include "runtime/base/float16.h"
 
 #include <cmath>
 #include <limits>
