@@ -80,7 +80,7 @@ HEAVY_HEADERS: dict[str, tuple[str, ...]] = {
     r"CLI/": ("launcher/options.cc",),
     r"spdlog/": ("runtime/base/log.cc",),
     r"sodium": ("runtime/base/handshake.cc", "runtime/base/ids.cc", "elastic/job.cc"),
-    r"hwy/": ("ops/reduce",),
+    r"hwy/": ("ops/reduce", "compress/", "runtime/base/float_"),
     r"flatbuffers/": ("runtime/wire.cc",),
 }
 
