@@ -1,4 +1,6 @@
-// CompletionImpl: the result of one call, set once by the engine, waited for by callers.
+// CompletionImpl: one call - what was submitted and, set once by the engine, its result.
+//
+// The caller's handle and the engine's tables share this one object, so a call is moved nowhere.
 //
 // The one place besides the inbox with a mutex. A caller that drives the engine itself sees
 // `done()` turn true and never touches the mutex; only callers that sleep while another thread
@@ -27,6 +29,11 @@ inline Buffer make_buffer(std::size_t bytes) {
 
 class CompletionImpl final : public Completion {
  public:
+  explicit CompletionImpl(Submission submission) : submission_(std::move(submission)) {}
+
+  [[nodiscard]] const Submission& submission() const { return submission_; }
+  [[nodiscard]] const Request& request() const { return submission_.request; }
+
   [[nodiscard]] bool done() const override { return done_.load(std::memory_order_acquire); }
   [[nodiscard]] const Result<void>& outcome() const override { return outcome_; }
   Buffer take_output() override { return std::move(output_); }
@@ -59,6 +66,7 @@ class CompletionImpl final : public Completion {
   }
 
  private:
+  const Submission submission_;
   std::mutex mutex_;
   std::condition_variable done_changed_;
   std::atomic<bool> done_{false};

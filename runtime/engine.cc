@@ -53,7 +53,8 @@ Engine::~Engine() {
 // ---- any thread ---------------------------------------------------------------------------------
 
 Result<Handle> Engine::post(Submission submission) {
-  auto completion = std::make_shared<CompletionImpl>();
+  auto call = std::make_shared<CompletionImpl>(std::move(submission));
+  const std::string& name = call->request().name;
   const std::lock_guard lock(mail_mutex_);
   if (refuse_) return fail(*refuse_);
   if (in_flight_.size() >= config_.submit_queue_limit) {
@@ -61,17 +62,17 @@ Result<Handle> Engine::post(Submission submission) {
                                          " tensors in flight; wait for some, or raise "
                                          "HORA_SUBMIT_QUEUE_LIMIT");
   }
-  if (!in_flight_.insert(submission.request.name).second) {
+  if (!in_flight_.insert(name).second) {
     return fail(ErrorKind::duplicate_name,
                 "Requested to allreduce, allgather, or broadcast a tensor with the same name as "
                 "another tensor that is currently being processed. If you want to request another "
                 "tensor, use a different tensor name. (tensor '" +
-                    name_text(submission.request.name) + "')");
+                    name_text(name) + "')");
   }
-  inbox_.flush = inbox_.flush || submission.caller_waits;
-  inbox_.entries.push_back({std::move(submission), completion});
+  inbox_.flush = inbox_.flush || call->submission().caller_waits;
+  inbox_.calls.push_back(call);
   mail_.store(true, std::memory_order_seq_cst);
-  return completion;
+  return call;
 }
 
 void Engine::post_flush() {
@@ -89,7 +90,7 @@ void Engine::post_event(ControlEvent event) {
 Handle Engine::post_shutdown(const std::string& last_words) {
   const std::lock_guard lock(mail_mutex_);
   if (!shutdown_done_) {
-    shutdown_done_ = std::make_shared<CompletionImpl>();
+    shutdown_done_ = std::make_shared<CompletionImpl>(Submission{});
     if (over_) {
       shutdown_done_->complete({});
     } else if (!refuse_) {  // Otherwise another rank ends the job already; stop() will tell.
@@ -122,21 +123,21 @@ bool Engine::step(TimePoint now) {
 }
 
 bool Engine::take_mail(TimePoint now) {
-  Mail mail;
+  Mail& mail = taken_;
   {
     const std::lock_guard lock(mail_mutex_);
     std::swap(mail, inbox_);
     mail_.store(false, std::memory_order_relaxed);
   }
-  for (Entry& entry : mail.entries) {
+  for (Call& call : mail.calls) {
     if (stopped_ || ending_) {
-      entry.completion->complete(fail(stopped_ ? *stopped_ : *ending_));
+      finish_call(*call, fail(stopped_ ? *stopped_ : *ending_));
       continue;
     }
-    timeline_.begin(entry.submission.request.name, negotiate_phase(entry.submission.request.kind));
-    negotiator_.submit(entry.submission.request);
-    std::string name = entry.submission.request.name;
-    table_.emplace(std::move(name), std::move(entry));
+    const Request& request = call->request();
+    timeline_.begin(request.name, negotiate_phase(request.kind));
+    negotiator_.submit(request);
+    table_.emplace(request.name, std::move(call));
   }
   if (mail.flush) negotiator_.flush();
   if (mail.shutdown && !ending_) {
@@ -151,6 +152,7 @@ bool Engine::take_mail(TimePoint now) {
   if (!mail.events.empty() && !stopped_) move_control(now);
   for (const ControlEvent& event : mail.events)
     on_event(event, now);
+  mail.clear();
   return true;
 }
 
@@ -313,9 +315,9 @@ void Engine::on_root_message(std::span<const std::byte> message, TimePoint now) 
     return;
   }
   if (!decoded->notice.empty()) log_.warning(decoded->notice);
-  for (Response& response : decoded->responses) {
+  for (const Response& response : decoded->responses) {
     if (stopped_) return;
-    start_response(std::move(response));
+    start_response(response);
   }
   if (!decoded->stop) return;
   if (decoded->stop->kind != ErrorKind::shutdown) return stop(*decoded->stop);

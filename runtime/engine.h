@@ -28,6 +28,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -81,19 +82,23 @@ class Engine {
   void count_sleep() { sleeps_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
-  struct Entry {
-    Submission submission;
-    std::shared_ptr<CompletionImpl> completion;
-  };
+  using Call = std::shared_ptr<CompletionImpl>;
   struct Mail {
-    std::vector<Entry> entries;
+    std::vector<Call> calls;
     std::vector<ControlEvent> events;
     bool flush = false;
     std::optional<std::string> shutdown;
+
+    void clear() {
+      calls.clear();
+      events.clear();
+      flush = false;
+      shutdown.reset();
+    }
   };
   struct ActiveRun {
-    Response response;
-    std::vector<Entry> entries;
+    Kind kind;
+    std::vector<Call> calls;
   };
 
   bool take_mail(TimePoint now);
@@ -107,12 +112,11 @@ class Engine {
   void on_root_message(std::span<const std::byte> message, TimePoint now);
   void send_to_root(std::span<const std::byte> message, TimePoint now);
   void send_to_all(std::span<const std::byte> message);
-  void start_response(Response response);
-  void start_run(Response response, std::vector<Entry> entries);
-  bool prepare_gather(CollectiveRun& run, const Response& response, Entry& entry);
+  void start_response(const Response& response);
+  void start_run(const Response& response, std::vector<Call> calls);
+  bool prepare_gather(CollectiveRun& run, const Response& response, CompletionImpl& call);
   void finish_runs();
-  void finish_entry(Entry& entry, Result<void> outcome);
-  void forget_name(const std::string& name);
+  void finish_call(CompletionImpl& call, Result<void> outcome);
   void watch_links(TimePoint now);
   void end(const Error& error);
   void stop(Error error);
@@ -126,14 +130,16 @@ class Engine {
   Timeline& timeline_;
 
   mutable std::mutex mail_mutex_;
-  Mail inbox_;                                 // Guarded by mail_mutex_.
-  std::unordered_set<std::string> in_flight_;  // Guarded by mail_mutex_.
-  std::optional<Error> refuse_;                // Guarded by mail_mutex_: why nothing is accepted.
+  Mail inbox_;  // Guarded by mail_mutex_.
+  // Guarded by mail_mutex_: the calls' own names, until they complete.
+  std::unordered_set<std::string_view> in_flight_;
+  std::optional<Error> refuse_;  // Guarded by mail_mutex_: why nothing is accepted.
   std::shared_ptr<CompletionImpl> shutdown_done_;  // Guarded by mail_mutex_.
   bool over_ = false;                              // Guarded by mail_mutex_: stopped.
   std::atomic<bool> mail_{false};
 
-  std::unordered_map<std::string, Entry> table_;
+  Mail taken_;  // What the step took out of the inbox; kept for its memory.
+  std::unordered_map<std::string_view, Call> table_;  // By name; not answered yet.
   WorkerNegotiator negotiator_;
   std::unique_ptr<Coordinator> coordinator_;  // On the root.
   Arena& arena_;

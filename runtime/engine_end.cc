@@ -48,11 +48,9 @@ std::string Engine::what_is_running() const {
   const std::string segment = executor_->describe();
   if (!active_.empty()) {
     const ActiveRun& run = active_.begin()->second;
-    text = " (this rank was in " + std::string(to_string(run.response.kind)) + " of '" +
-           name_text(run.response.tensors.front().name) + "'" +
-           (run.response.tensors.size() > 1
-                ? " and " + std::to_string(run.response.tensors.size() - 1) + " more"
-                : "") +
+    text = " (this rank was in " + std::string(to_string(run.kind)) + " of '" +
+           name_text(run.calls.front()->request().name) + "'" +
+           (run.calls.size() > 1 ? " and " + std::to_string(run.calls.size() - 1) + " more" : "") +
            (segment.empty() ? "" : ", " + segment) + ")";
   } else {
     text = " (this rank was waiting for all ranks to submit '" + name_text(table_.begin()->first) +
@@ -67,11 +65,11 @@ void Engine::end(const Error& error) {
   {
     const std::lock_guard lock(mail_mutex_);
     refuse_ = error;
-    for (const auto& [name, entry] : table_)
+    for (const auto& [name, call] : table_)
       in_flight_.erase(name);
   }
-  for (auto& [name, entry] : table_)
-    entry.completion->complete(fail(error));
+  for (auto& [name, call] : table_)
+    call->complete(fail(error));
   table_.clear();
 }
 
@@ -90,16 +88,16 @@ void Engine::stop(Error error) {
     shutdown_done = shutdown_done_;
   }
   executor_.reset();  // First: from here on nobody writes into a caller's tensor.
-  for (auto& [name, entry] : table_)
-    entry.completion->complete(fail(why));
+  for (auto& [name, call] : table_)
+    call->complete(fail(why));
   table_.clear();
   for (auto& [ticket, run] : active_) {
-    for (Entry& entry : run.entries)
-      entry.completion->complete(fail(why));
+    for (Call& call : run.calls)
+      call->complete(fail(why));
   }
   active_.clear();
-  for (Entry& entry : mail.entries)
-    entry.completion->complete(fail(why));
+  for (Call& call : mail.calls)
+    call->complete(fail(why));
   if (shutdown_done && !shutdown_done->done()) shutdown_done->complete({});
   for (const auto& transport : session_.transports)
     transport->flush();

@@ -1,6 +1,6 @@
 // The engine's middle: from a response to a run, from a finished run to its completions.
 //
-// A response names tensors that are ready everywhere. Their entries leave the tensor table, their
+// A response names tensors that are ready everywhere. Their calls leave the tensor table, their
 // bytes become pieces of one run, and the run goes to its lane of the executor. The memory of an
 // all-gather's result is made here, because only the response says how much every rank brings.
 #include <algorithm>
@@ -22,50 +22,47 @@ std::uint64_t align_piece(std::uint64_t bytes) {
 
 }  // namespace
 
-void Engine::start_response(Response response) {
-  std::vector<Entry> entries;
-  entries.reserve(response.tensors.size());
+void Engine::start_response(const Response& response) {
+  std::vector<Call> calls;
+  calls.reserve(response.tensors.size());
   for (const ResponseTensor& tensor : response.tensors) {
-    auto found = table_.find(tensor.name);
+    const std::string& name = tensor.request->name;
+    auto found = table_.find(name);
     if (found == table_.end()) {
-      for (Entry& entry : entries)
-        entry.completion->complete(
+      for (Call& call : calls)
+        call->complete(
             fail(ErrorKind::protocol, "rank 0 answered a tensor that was not submitted"));
       return stop(Error{
           ErrorKind::protocol,
-          "rank 0 answered '" + name_text(tensor.name) + "', which this rank has not submitted",
-          Rank(0)});
+          "rank 0 answered '" + name_text(name) + "', which this rank has not submitted", Rank(0)});
     }
-    timeline_.end(tensor.name);
-    entries.push_back(std::move(found->second));
+    timeline_.end(name);
+    calls.push_back(std::move(found->second));
     table_.erase(found);
   }
   if (!response.error.empty()) {
-    for (Entry& entry : entries) {
-      finish_entry(entry, fail(response.error_kind, response.error));
-    }
+    for (Call& call : calls)
+      finish_call(*call, fail(response.error_kind, response.error));
     return;
   }
   collectives_.fetch_add(1, std::memory_order_relaxed);
-  start_run(std::move(response), std::move(entries));
+  start_run(response, std::move(calls));
 }
 
-void Engine::start_run(Response response, std::vector<Entry> entries) {
+void Engine::start_run(const Response& response, std::vector<Call> calls) {
   auto run = std::make_unique<CollectiveRun>();
   run->dtype = response.dtype;
   run->op = response.op;
   if (response.kind == Kind::allgather) {
-    if (!prepare_gather(*run, response, entries.front())) return;
+    if (!prepare_gather(*run, response, *calls.front())) return;
   } else {
     const bool is_source =
         response.kind != Kind::broadcast || response.root == session_.world.self.value;
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      const Submission& submission = entries[i].submission;
+    run->pieces.reserve(calls.size());
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const Submission& submission = calls[i]->submission();
       const std::uint64_t bytes =
-          response.kind == Kind::barrier
-              ? 0
-              : static_cast<std::uint64_t>(element_count(response.tensors[i].shape)) *
-                    size_of(response.dtype);
+          response.kind == Kind::barrier ? 0 : byte_count(*response.tensors[i].request);
       if (bytes == 0) continue;
       run->pieces.push_back({is_source ? static_cast<const std::byte*>(submission.input) : nullptr,
                              static_cast<std::byte*>(submission.output),
@@ -84,18 +81,18 @@ void Engine::start_run(Response response, std::vector<Entry> entries) {
   run->segment_bytes = choice.segment_bytes;
   run->ticket = next_ticket_++;
 
-  for (const ResponseTensor& tensor : response.tensors) {
-    timeline_.begin(tensor.name, to_string(response.kind));
+  for (const Call& call : calls) {
+    timeline_.begin(call->request().name, to_string(response.kind));
   }
-  const std::uint16_t lane = response.lane;
-  active_.emplace(run->ticket, ActiveRun{std::move(response), std::move(entries)});
-  executor_->enqueue(lane, std::move(run));
+  active_.emplace(run->ticket, ActiveRun{response.kind, std::move(calls)});
+  executor_->enqueue(response.lane, std::move(run));
 }
 
-bool Engine::prepare_gather(CollectiveRun& run, const Response& response, Entry& entry) {
+bool Engine::prepare_gather(CollectiveRun& run, const Response& response, CompletionImpl& call) {
   const ResponseTensor& tensor = response.tensors.front();
-  const std::int64_t row_elements = std::accumulate(tensor.shape.begin() + 1, tensor.shape.end(),
-                                                    std::int64_t{1}, std::multiplies<>{});
+  std::vector<std::int64_t> shape = tensor.request->shape;
+  const std::int64_t row_elements =
+      std::accumulate(shape.begin() + 1, shape.end(), std::int64_t{1}, std::multiplies<>{});
   const std::uint64_t row_bytes =
       static_cast<std::uint64_t>(row_elements) * size_of(response.dtype);
   std::uint64_t output_bytes = 0;
@@ -111,18 +108,17 @@ bool Engine::prepare_gather(CollectiveRun& run, const Response& response, Entry&
   if (!output && output_bytes > 0) {
     stop(Error{ErrorKind::resource,
                "rank " + std::to_string(session_.world.self.value) + " has no memory for the " +
-                   std::to_string(output_bytes) + " bytes of the allgather of '" + tensor.name +
-                   "'",
+                   std::to_string(output_bytes) + " bytes of the allgather of '" +
+                   name_text(tensor.request->name) + "'",
                session_.world.self});
-    entry.completion->complete(fail(*stopped_));
+    call.complete(fail(*stopped_));
     return false;
   }
-  std::vector<std::int64_t> shape = tensor.shape;
   shape.front() = rows;
-  run.output = entry.completion->set_output(std::move(output), std::move(shape), tensor.first_dims);
+  run.output = call.set_output(std::move(output), std::move(shape), tensor.first_dims);
   const std::size_t self = index_of(session_.world.self);
-  run.pieces.push_back(
-      {static_cast<const std::byte*>(entry.submission.input), nullptr, 0, run.contributions[self]});
+  run.pieces.push_back({static_cast<const std::byte*>(call.submission().input), nullptr, 0,
+                        run.contributions[self]});
   return true;
 }
 
@@ -132,24 +128,22 @@ void Engine::finish_runs() {
     HORA_CHECK(found != active_.end(), "a finished run was started here");
     ActiveRun active = std::move(found->second);
     active_.erase(found);
-    for (Entry& entry : active.entries) {
-      const Request& request = entry.submission.request;
+    for (Call& call : active.calls) {
+      const Request& request = call->request();
       timeline_.end(request.name, request.dtype, request.shape);
-      finish_entry(entry, {});
+      finish_call(*call, {});
     }
   }
   segments_.store(executor_->segments_finished(), std::memory_order_relaxed);
 }
 
-void Engine::finish_entry(Entry& entry, Result<void> outcome) {
-  forget_name(entry.submission.request.name);
+void Engine::finish_call(CompletionImpl& call, Result<void> outcome) {
+  {
+    const std::lock_guard lock(mail_mutex_);
+    in_flight_.erase(call.request().name);
+  }
   tensors_.fetch_add(1, std::memory_order_relaxed);
-  entry.completion->complete(std::move(outcome));
-}
-
-void Engine::forget_name(const std::string& name) {
-  const std::lock_guard lock(mail_mutex_);
-  in_flight_.erase(name);
+  call.complete(std::move(outcome));
 }
 
 }  // namespace hora

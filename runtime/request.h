@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,10 +68,12 @@ Request canonical(Request request);
 /// Same in every field, scales bit by bit (so that a NaN equals itself). Both canonical.
 bool matches(const Request& a, const Request& b);
 
+/// A canonical request that nobody changes any more: caches and responses share it.
+using SharedRequest = std::shared_ptr<const Request>;
+
 /// One tensor of a response.
 struct ResponseTensor {
-  std::string name;
-  std::vector<std::int64_t> shape;  ///< Allgather: the first dimension is this rank's own business.
+  SharedRequest request;                 ///< Canonical; allgather: the first dimension is 0.
   std::vector<std::int64_t> first_dims;  ///< Allgather: by rank.
 };
 

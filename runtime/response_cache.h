@@ -27,9 +27,6 @@
 
 namespace hora {
 
-/// A canonical request that nobody changes any more.
-using SharedRequest = std::shared_ptr<const Request>;
-
 /// The replica that every rank has. Owner: the progress token.
 class ResponseCache {
  public:

@@ -131,8 +131,10 @@ class RuntimeImpl final : public Runtime {
     auto& completion = static_cast<CompletionImpl&>(*handle);
     if (completion.done()) return completion.outcome();
     if (forked_) return forked_error();
-    engine_->post_flush();
-    progress_->on_posted(true);
+    if (!completion.submission().caller_waits) {  // Otherwise the submission has said so.
+      engine_->post_flush();
+      progress_->on_posted(true);
+    }
     switch (progress_->drive_until(completion, deadline, interrupted)) {
       case Progress::Outcome::done:
         return completion.outcome();

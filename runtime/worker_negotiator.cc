@@ -183,8 +183,7 @@ Result<void> WorkerNegotiator::State::add_known(const WireResponse& from, Respon
     if (!known) return broken("names a slot that is empty");
     if (response.tensors.empty()) copy_parameters(*known, response);
     ResponseTensor& tensor = response.tensors.emplace_back();
-    tensor.name = known->name;
-    tensor.shape = known->shape;
+    tensor.request = known;
     if (known->kind != Kind::allgather) continue;
     const auto count = static_cast<std::size_t>(size);
     if (first_dims.size() < count) return broken("lacks first dimensions");
@@ -199,8 +198,7 @@ Result<void> WorkerNegotiator::State::add_new(WireResponse& from, Response& resp
     const Request& request = *added.request;
     if (response.tensors.empty()) copy_parameters(request, response);
     ResponseTensor& tensor = response.tensors.emplace_back();
-    tensor.name = request.name;
-    tensor.shape = request.shape;
+    tensor.request = added.request;
     if (request.kind == Kind::allgather && response.error.empty()) {
       HORA_TRY(set_first_dims(request, added.first_dims, tensor));
     }
@@ -212,15 +210,14 @@ Result<void> WorkerNegotiator::State::add_new(WireResponse& from, Response& resp
 Result<void> WorkerNegotiator::State::set_first_dims(const Request& gathered,
                                                      std::span<const std::int64_t> first_dims,
                                                      ResponseTensor& tensor) const {
-  if (first_dims.size() != static_cast<std::size_t>(size) || tensor.shape.empty()) {
+  if (first_dims.size() != static_cast<std::size_t>(size) || gathered.shape.empty()) {
     return broken("lacks first dimensions");
   }
-  // The shape is canonical here; anything that is multiplied later must have passed the bounds.
+  // Anything that is multiplied later must have passed the bounds.
   for (const std::int64_t first_dim : first_dims) {
     if (!first_dim_fits(gathered, first_dim)) return broken("has an impossible first dimension");
   }
   tensor.first_dims.assign(first_dims.begin(), first_dims.end());
-  tensor.shape[0] = first_dims[index_of(self)];
   return {};
 }
 

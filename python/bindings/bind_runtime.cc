@@ -10,6 +10,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "python/bindings/arguments.h"
 #include "python/bindings/runtime.h"
 
 namespace hora {
@@ -19,21 +20,50 @@ namespace py = pybind11;
 namespace {
 
 /// One collective call, as the package gives it.
-Submission make_submission(int kind, std::string name, int dtype, int op, int root, double prescale,
-                           double postscale, std::vector<std::int64_t> shape, std::uintptr_t input,
-                           std::uintptr_t output, bool caller_waits) {
+Submission make_submission(RuntimeBinding& runtime, int kind, py::handle name, int dtype,
+                           const py::tuple& shape, std::uintptr_t input, std::uintptr_t output,
+                           int op, py::handle prescale, py::handle postscale, int root) {
   const std::optional<DType> element = dtype_from(dtype);
   const std::optional<ReduceOp> reduction = reduce_op_from(op);
   if (!element) throw py::value_error("no dtype has the number " + std::to_string(dtype));
   if (!reduction) throw py::value_error("no reduction has the number " + std::to_string(op));
   Submission submission;
-  submission.request = {
-      static_cast<Kind>(kind), std::move(name), *element, *reduction, root, prescale, postscale,
-      std::move(shape)};
+  Request& request = submission.request;
+  request.kind = static_cast<Kind>(kind);
+  request.name = runtime.names().full_name(request.kind, name);
+  request.dtype = *element;
+  request.op = *reduction;
+  request.root = root;
+  request.prescale = factor_from(prescale, "prescale_factor");
+  request.postscale = factor_from(postscale, "postscale_factor");
+  request.shape = shape_from(shape);
   submission.input = reinterpret_cast<const void*>(input);
   submission.output = reinterpret_cast<void*>(output);
-  submission.caller_waits = caller_waits;
   return submission;
+}
+
+Handle submit(RuntimeBinding& self, int kind, py::handle name, int dtype, const py::tuple& shape,
+              std::uintptr_t input, std::uintptr_t output, int op, py::handle prescale,
+              py::handle postscale, int root) {
+  return self.submit(make_submission(self, kind, name, dtype, shape, input, output, op, prescale,
+                                     postscale, root));
+}
+
+/// Returns nothing: a handle would be the most expensive thing about a small allreduce.
+void run(RuntimeBinding& self, int kind, py::handle name, int dtype, const py::tuple& shape,
+         std::uintptr_t input, std::uintptr_t output, const py::object& keep, int op,
+         py::handle prescale, py::handle postscale, int root) {
+  self.run(
+      make_submission(self, kind, name, dtype, shape, input, output, op, prescale, postscale, root),
+      keep);
+}
+
+Handle gather(RuntimeBinding& self, py::handle name, int dtype, const py::tuple& shape,
+              std::uintptr_t input, const py::object& keep) {
+  const py::float_ one(1.0);
+  return self.run(make_submission(self, static_cast<int>(Kind::allgather), name, dtype, shape,
+                                  input, 0, static_cast<int>(ReduceOp::sum), one, one, 0),
+                  keep);
 }
 
 Output take_output(Completion& completion, std::size_t element_bytes) {
@@ -78,24 +108,18 @@ void bind_handle(py::module_& module) {
 }  // namespace
 
 void bind_runtime(py::module_& module) {
+  using namespace py::literals;
+  constexpr int kSum = static_cast<int>(ReduceOp::sum);
+  module.def("address", &address_of, "buffer"_a,
+             "Where the bytes of a C-contiguous buffer start; it may not be resized meanwhile.");
   bind_handle(module);
   py::class_<RuntimeBinding>(module, "Runtime", "A member of a job; see hora.init.")
       .def_static("start", &RuntimeBinding::start)
-      .def("submit",
-           [](RuntimeBinding& self, int kind, std::string name, int dtype, int op, int root,
-              double prescale, double postscale, std::vector<std::int64_t> shape,
-              std::uintptr_t input, std::uintptr_t output) {
-             return self.submit(make_submission(kind, std::move(name), dtype, op, root, prescale,
-                                                postscale, std::move(shape), input, output, false));
-           })
-      .def("run",
-           [](RuntimeBinding& self, int kind, std::string name, int dtype, int op, int root,
-              double prescale, double postscale, std::vector<std::int64_t> shape,
-              std::uintptr_t input, std::uintptr_t output, const py::object& keep) {
-             return self.run(make_submission(kind, std::move(name), dtype, op, root, prescale,
-                                             postscale, std::move(shape), input, output, true),
-                             keep);
-           })
+      .def("submit", &submit, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "source"_a, "target"_a,
+           "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = 0)
+      .def("run", &run, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "source"_a, "target"_a, "keep"_a,
+           "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = 0)
+      .def("gather", &gather, "name"_a, "dtype"_a, "shape"_a, "source"_a, "keep"_a)
       .def("wait", &RuntimeBinding::wait, py::arg("handle"))
       .def("poll", &RuntimeBinding::poll, py::arg("handle"))
       .def("shutdown", &RuntimeBinding::shutdown, py::arg("last_words"))

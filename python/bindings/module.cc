@@ -1,8 +1,8 @@
 // hora._core: what the Python package needs of the core, and no more.
 //
 // The package (python/hora) is the API; this module is its private engine room, and each area has a
-// file here: runtime.cc (the rules of GIL, signals and fork), bind_runtime.cc (its face), output.cc
-// (memory), errors.cc.
+// file here: runtime.cc (the rules of GIL, signals and fork), bind_runtime.cc (its face),
+// arguments.cc (what users wrote), output.cc (memory), errors.cc.
 #include <pybind11/pybind11.h>
 
 #include "python/bindings/output.h"

@@ -20,11 +20,39 @@ namespace {
 
 /// Signals are handled by Python's main thread, which is the process's first.
 bool on_main_thread() {
-  return gettid() == getpid();
+  static thread_local const bool is_first = gettid() == getpid();
+  return is_first;
 }
 
 /// Longer than any job: a Python caller waits until the handle is done or it is interrupted.
 constexpr Duration kForever = std::chrono::hours(24 * 365);
+
+/// Calls `wait(interrupted)` without the GIL; `interrupted` runs Python's signal handlers, if this
+/// is the thread for it, and says whether one of them raised. What it raised is set on return.
+template <class Wait>
+Result<void> interruptibly(Wait&& wait) {
+  bool raised = false;
+  PyThreadState* thread = PyEval_SaveThread();
+  std::function<bool()> interrupted;
+  if (on_main_thread()) {
+    interrupted = [&] {
+      restore_gil(thread);
+      raised = raised || PyErr_CheckSignals() != 0;
+      thread = PyEval_SaveThread();
+      return raised;
+    };
+  }
+  Result<void> outcome = wait(interrupted);
+  restore_gil(thread);
+  return outcome;
+}
+
+/// Raises what a call has failed with, if it has.
+void raise_failure(const Result<void>& outcome) {
+  if (outcome) return;
+  if (outcome.error().kind == ErrorKind::interrupted) throw py::error_already_set();
+  raise_error(outcome.error());
+}
 
 /// Calls Runtime::start. What C++ libraries throw below it becomes an Error.
 Result<std::unique_ptr<Runtime>> start_runtime() noexcept {
@@ -41,8 +69,7 @@ Result<std::unique_ptr<Runtime>> start_runtime() noexcept {
 
 }  // namespace
 
-RuntimeBinding::RuntimeBinding(std::unique_ptr<Runtime> runtime)
-    : runtime_(std::move(runtime)), pid_(getpid()) {}
+RuntimeBinding::RuntimeBinding(std::unique_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
 
 std::unique_ptr<RuntimeBinding> RuntimeBinding::start() {
   auto runtime = without_gil([]() noexcept { return start_runtime(); });
@@ -59,16 +86,12 @@ RuntimeBinding::~RuntimeBinding() {
   without_gil([this]() noexcept { runtime_.reset(); });
 }
 
-bool RuntimeBinding::forked() const {
-  return getpid() != pid_;
-}
-
 void RuntimeBinding::require_own_process() const {
   if (!forked()) return;
   raise_error({ErrorKind::unsupported,
                "this process (pid " + std::to_string(getpid()) + ") was forked from the rank " +
-                   std::to_string(world().self.value) + " process (pid " + std::to_string(pid_) +
-                   "); call hora from the parent only",
+                   std::to_string(world().self.value) + " process (pid " +
+                   std::to_string(world().me().pid) + "); call hora from the parent only",
                std::nullopt});
 }
 
@@ -81,32 +104,27 @@ Handle RuntimeBinding::submit(Submission submission) {
 
 void RuntimeBinding::wait(const Handle& handle) {
   require_own_process();
-  bool raised = false;
-  PyThreadState* thread = PyEval_SaveThread();
-  std::function<bool()> interrupted = [] { return false; };
-  if (on_main_thread()) {
-    interrupted = [&] {
-      restore_gil(thread);
-      raised = raised || PyErr_CheckSignals() != 0;
-      thread = PyEval_SaveThread();
-      return raised;
-    };
-  }
-  const Result<void> outcome = runtime_->wait(handle, Deadline::after(kForever), interrupted);
-  restore_gil(thread);
-  if (raised) throw py::error_already_set();
-  if (!outcome) raise_error(outcome.error());
+  raise_failure(interruptibly([&](const std::function<bool()>& interrupted) noexcept {
+    return runtime_->wait(handle, Deadline::after(kForever), interrupted);
+  }));
 }
 
 Handle RuntimeBinding::run(Submission submission, const py::object& keep) {
-  Handle handle = submit(std::move(submission));
-  try {
-    wait(handle);
-  } catch (py::error_already_set&) {
+  require_own_process();
+  submission.caller_waits = true;
+  Handle handle;
+  const Result<void> outcome =
+      interruptibly([&](const std::function<bool()>& interrupted) noexcept -> Result<void> {
+        auto submitted = runtime_->submit(std::move(submission));
+        if (!submitted) return fail(std::move(submitted.error()));
+        handle = std::move(*submitted);
+        return runtime_->wait(handle, Deadline::after(kForever), interrupted);
+      });
+  if (!outcome && handle && !handle->done()) {
     forget_finished();
-    if (!handle->done()) abandoned_.emplace_back(handle, keep);
-    throw;
+    abandoned_.emplace_back(handle, keep);
   }
+  raise_failure(outcome);
   return handle;
 }
 

@@ -19,9 +19,10 @@
 #include <vector>
 
 #include <pybind11/pybind11.h>
-#include <sys/types.h>
 
+#include "python/bindings/arguments.h"
 #include "python/bindings/output.h"
+#include "runtime/base/fork.h"
 #include "runtime/runtime.h"
 
 namespace hora {
@@ -41,6 +42,8 @@ class RuntimeBinding {
   void wait(const Handle& handle);
   /// submit and wait in one. `keep` owns the memory: it is kept should the wait be interrupted.
   Handle run(Submission submission, const pybind11::object& keep);
+  /// Makes the names of this job's collectives.
+  Names& names() { return names_; }
   bool poll(const Handle& handle);
   void shutdown(const std::string& last_words);
   void on_fork_child();
@@ -53,11 +56,12 @@ class RuntimeBinding {
  private:
   explicit RuntimeBinding(std::unique_ptr<Runtime> runtime);
 
-  [[nodiscard]] bool forked() const;
+  [[nodiscard]] bool forked() const { return fork_generation() != generation_; }
   void forget_finished();
 
   std::unique_ptr<Runtime> runtime_;
-  pid_t pid_;
+  std::uint64_t generation_ = fork_generation();
+  Names names_;
   std::vector<std::pair<Handle, pybind11::object>> abandoned_;
 };
 

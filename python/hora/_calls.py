@@ -1,17 +1,18 @@
 """What every collective call does, whatever its tensors are.
 
-A framework's module (:mod:`hora.numpy`, :mod:`hora.torch`) turns tensors into addresses; here they
-are joined with a name and handed to the core. `run` waits in the same crossing into C++ - a small
-allreduce spends only a few microseconds in Python - and `start` returns a handle number.
+A framework's module (:mod:`hora.numpy`, :mod:`hora.torch`) turns tensors into addresses. A call
+that waits goes straight on to the core's ``run``, one crossing into C++: a small allreduce spends
+only a few microseconds in Python. One that does not wait goes through `start`, which returns a
+handle number.
 
-The memory must stay where it is until the collective is done: `run` hands `keep` to the core for
-the case that a signal ends the wait early, `start` keeps what `finish` refers to.
+The memory must stay where it is until the collective is done: the core holds what ``run`` gets as
+`keep` should a signal end the wait early, `start` keeps what `finish` refers to.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from hora import _context, _core
@@ -62,41 +63,11 @@ def checked_root(root_rank: int) -> int:
     return root_rank
 
 
-def run(
-    kind: int,
-    name: str | None,
-    dtype: int,
-    shape: Sequence[int],
-    source: int,
-    target: int,
-    keep: object,
-    op: int = Sum,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
-    root: int = 0,
-) -> _core.Handle:
-    """Run a collective on memory at `source` and `target`, and wait for it."""
-    context = _context.current()
-    return context.runtime.run(
-        kind,
-        context.full_name(kind, name),
-        dtype,
-        op,
-        root,
-        prescale,
-        postscale,
-        shape,
-        source,
-        target,
-        keep,
-    )
-
-
 def start(
     kind: int,
     name: str | None,
     dtype: int,
-    shape: Sequence[int],
+    shape: tuple[int, ...],
     source: int,
     target: int,
     finish: _context.Finish,
@@ -108,26 +79,14 @@ def start(
     """Start a collective and return its handle; `finish` makes the result of `synchronize`."""
     context = _context.current()
     handle = context.runtime.submit(
-        kind,
-        context.full_name(kind, name),
-        dtype,
-        op,
-        root,
-        prescale,
-        postscale,
-        shape,
-        source,
-        target,
+        kind, name, dtype, shape, source, target, op, prescale, postscale, root
     )
     return context.keep(handle, finish)
 
 
 def barrier() -> None:
     """Wait until all ranks have come here."""
-    context = _context.current()
-    context.runtime.run(
-        _core.BARRIER, "barrier.noname", _core.DTYPES["uint8"], Sum, 0, 1.0, 1.0, (), 0, 0, None
-    )
+    _context.current().runtime.run(_core.BARRIER, "noname", _core.DTYPES["uint8"], (), 0, 0, None)
 
 
 def poll(handle: int) -> bool:

@@ -1,9 +1,8 @@
 """The life of a rank in this process: init, shutdown, fork, exit.
 
 The API is a set of functions, so the package must remember which job it is in: a :class:`Context`,
-made by :func:`init` and dropped by :func:`shutdown`. It holds the runtime, this rank's numbers, the
-counters of automatic names and the table of asynchronous handles. Nothing else in the package has
-state.
+made by :func:`init` and dropped by :func:`shutdown`. It holds the runtime, this rank's numbers and
+the table of asynchronous handles. Nothing else in the package has state.
 
 Rules
 -----
@@ -30,14 +29,6 @@ from hora.exceptions import HoraInternalError
 
 NOT_INITIALIZED = "Hora has not been initialized; use hvd.init()."
 
-# The first word of a collective's full name.
-PREFIXES = {
-    _core.ALLREDUCE: "allreduce",
-    _core.ALLGATHER: "allgather",
-    _core.BROADCAST: "broadcast",
-    _core.BARRIER: "barrier",
-}
-
 # Turns a completed handle into what synchronize returns; holds the tensors meanwhile.
 Finish = Callable[[_core.Handle], Any]
 
@@ -61,14 +52,7 @@ class Context:
         self.elastic = "1" in (os.environ.get("HORA_ELASTIC"), os.environ.get("HOROVOD_ELASTIC"))
         # Of distributed optimizers: hora.torch.parameter_names.
         self.parameter_names: dict[str, Any] = {}
-        self._unnamed = {kind: itertools.count(1) for kind in PREFIXES}
         self._pending: dict[int, tuple[_core.Handle, Finish]] = {}
-
-    def full_name(self, kind: int, name: str | None) -> str:
-        """Return ``<op>.<name>``; unnamed collectives are counted, each kind for itself."""
-        if name is None:
-            return f"{PREFIXES[kind]}.noname.{next(self._unnamed[kind])}"
-        return f"{PREFIXES[kind]}.{name}"
 
     def keep(self, handle: _core.Handle, finish: Finish) -> int:
         """Enter a started collective into the table and return its number."""

@@ -1,13 +1,13 @@
 """Types of the extension module; see python/bindings."""
 
-from collections.abc import Sequence
-
 __version__: str
 ALLREDUCE: int
 ALLGATHER: int
 BROADCAST: int
 BARRIER: int
 DTYPES: dict[str, int]
+
+def address(buffer: object) -> int: ...
 
 class Output:
     def __len__(self) -> int: ...
@@ -27,31 +27,32 @@ class Runtime:
     def submit(
         self,
         kind: int,
-        name: str,
+        name: str | None,
         dtype: int,
-        op: int,
-        root: int,
-        prescale: float,
-        postscale: float,
-        shape: Sequence[int],
-        input: int,
-        output: int,
-        /,
+        shape: tuple[int, ...],
+        source: int,
+        target: int,
+        op: int = ...,
+        prescale: float = ...,
+        postscale: float = ...,
+        root: int = ...,
     ) -> Handle: ...
     def run(
         self,
         kind: int,
-        name: str,
+        name: str | None,
         dtype: int,
-        op: int,
-        root: int,
-        prescale: float,
-        postscale: float,
-        shape: Sequence[int],
-        input: int,
-        output: int,
+        shape: tuple[int, ...],
+        source: int,
+        target: int,
         keep: object,
-        /,
+        op: int = ...,
+        prescale: float = ...,
+        postscale: float = ...,
+        root: int = ...,
+    ) -> None: ...
+    def gather(
+        self, name: str | None, dtype: int, shape: tuple[int, ...], source: int, keep: object
     ) -> Handle: ...
     def wait(self, handle: Handle) -> None: ...
     def poll(self, handle: Handle) -> bool: ...

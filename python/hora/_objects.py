@@ -12,7 +12,6 @@ secret.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import pickle
 import struct
@@ -34,14 +33,9 @@ def dumps(obj: object) -> bytes:
     return pickled
 
 
-def _address(buffer: bytearray) -> int:
-    """Return where a buffer's bytes are; it may not be resized while they are in use."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(buffer)) if buffer else 0
-
-
 def _broadcast_bytes(buffer: bytearray, root: int, name: str) -> None:
-    address = _address(buffer)
-    _calls.run(
+    address = _core.address(buffer)
+    _context.current().runtime.run(
         _core.BROADCAST,
         name,
         _core.DTYPES["uint8"],
@@ -135,13 +129,11 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     payload, error = _tried(lambda: dumps(obj))
     # Each rank's bytes end with whether they are a text instead of a pickle.
     payload.append(error is not None)
-    handle = _calls.run(
-        _core.ALLGATHER,
+    handle = _context.current().runtime.gather(
         name,
         _core.DTYPES["uint8"],
         (len(payload),),
-        _address(payload),
-        0,
+        _core.address(payload),
         payload,
     )
     gathered = memoryview(handle.take_output(1))

@@ -78,11 +78,6 @@ def _dtype_number(dtype: np.dtype[Any]) -> int:
     return number
 
 
-def _address(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
 def _readable(tensor: ArrayLike) -> Array:
     """Return the values as an aligned C-contiguous array; a private copy unless they are one."""
     array = np.asarray(tensor)
@@ -94,6 +89,8 @@ def _readable(tensor: ArrayLike) -> Array:
 
 def _writable(tensor: Array) -> Array:
     """Return the buffer of an in-place call: the array, or a copy if it is not contiguous."""
+    if isinstance(tensor, np.ndarray) and tensor.flags.carray and tensor.dtype in _NUMBERS:
+        return tensor  # Contiguous, aligned and writable, and not the first of its type.
     if not isinstance(tensor, np.ndarray):
         raise ValueError(
             f"An in-place collective needs a NumPy array, not {type(tensor).__name__}."
@@ -196,13 +193,13 @@ def allreduce(
     compressed, ctx = compression.compress(np.asarray(tensor))
     source = _readable(compressed)
     output = np.empty(source.shape, source.dtype)
-    _calls.run(
+    _context.current().runtime.run(
         _core.ALLREDUCE,
         name,
         _NUMBERS[source.dtype],
         source.shape,
-        _address(source),
-        _address(output),
+        _core.address(source),
+        _core.address(output),
         (source, output),
         op,
         prescale_factor,
@@ -244,13 +241,14 @@ def allreduce_(
     op = _calls.reduction(op, average)
     require_global(process_set)
     buffer = _writable(tensor)
-    _calls.run(
+    address = _core.address(buffer)
+    _context.current().runtime.run(
         _core.ALLREDUCE,
         name,
         _NUMBERS[buffer.dtype],
         buffer.shape,
-        _address(buffer),
-        _address(buffer),
+        address,
+        address,
         buffer,
         op,
         prescale_factor,
@@ -301,8 +299,8 @@ def _start_allreduce(
         name,
         _NUMBERS[source.dtype],
         source.shape,
-        _address(source),
-        _address(output),
+        _core.address(source),
+        _core.address(output),
         finish,
         op,
         prescale,
@@ -321,14 +319,8 @@ def allgather(
     """
     require_global(process_set)
     source = _readable(tensor)
-    handle = _calls.run(
-        _core.ALLGATHER,
-        name,
-        _NUMBERS[source.dtype],
-        source.shape,
-        _address(source),
-        0,
-        source,
+    handle = _context.current().runtime.gather(
+        name, _NUMBERS[source.dtype], source.shape, _core.address(source), source
     )
     return _gathered(source.dtype, source, handle)
 
@@ -346,7 +338,7 @@ def allgather_async(
         name,
         _NUMBERS[source.dtype],
         source.shape,
-        _address(source),
+        _core.address(source),
         0,
         partial(_gathered, source.dtype, source),
     )
@@ -387,13 +379,14 @@ def broadcast_(
     require_global(process_set)
     root = _calls.checked_root(root_rank)
     buffer = _writable(tensor)
-    _calls.run(
+    address = _core.address(buffer)
+    _context.current().runtime.run(
         _core.BROADCAST,
         name,
         _NUMBERS[buffer.dtype],
         buffer.shape,
-        _address(buffer),
-        _address(buffer),
+        address,
+        address,
         buffer,
         root=root,
     )
@@ -410,13 +403,14 @@ def broadcast_async_(
     require_global(process_set)
     root = _calls.checked_root(root_rank)
     buffer = _writable(tensor)
+    address = _core.address(buffer)
     return _calls.start(
         _core.BROADCAST,
         name,
         _NUMBERS[buffer.dtype],
         buffer.shape,
-        _address(buffer),
-        _address(buffer),
+        address,
+        address,
         partial(_write_back, tensor, buffer),
         root=root,
     )

@@ -365,13 +365,26 @@ def check_barrier_holds_everyone() -> None:
 
 
 def check_unnamed_calls_are_counted_by_kind() -> None:
-    from hora import _context, _core
+    def number_of(prefix: str, call: Callable[[torch.Tensor], Any]) -> int:
+        """Return the number of an unnamed call, which the error of a mismatch tells."""
+        error = raises(hvd.HoraInternalError, prefix, lambda: call(torch.ones(2, 2 + hvd.rank())))
+        found = re.search(re.escape(prefix) + r"(\d+)", str(error))
+        assert found is not None, error
+        return int(found.group(1))
 
-    context = _context.current()
-    before = int(context.full_name(_core.ALLREDUCE, None).rsplit(".", 1)[1])
-    context.full_name(_core.ALLGATHER, None)
-    assert context.full_name(_core.ALLREDUCE, None) == f"allreduce.noname.{before + 1}"
-    assert context.full_name(_core.BROADCAST, "x") == "broadcast.x"
+    if hvd.size() == 1:
+        return
+    first = number_of("allreduce.noname.", hvd.allreduce)
+    gathered = number_of("allgather.noname.", hvd.allgather)
+    hvd.allreduce(torch.ones(1))
+    hvd.allreduce(torch.ones(1), name="x")
+    assert number_of("allreduce.noname.", hvd.allreduce) == first + 2
+    assert number_of("allgather.noname.", hvd.allgather) == gathered + 1
+    raises(
+        hvd.HoraInternalError,
+        "broadcast.x",
+        lambda: hvd.broadcast(torch.ones(2), int(hvd.rank() == 0), name="x"),
+    )
 
 
 def check_threads_may_call_at_once() -> None:

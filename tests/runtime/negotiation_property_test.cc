@@ -67,12 +67,13 @@ struct Run {
   void note_answers(std::size_t rank) {
     for (const Response& response : world->take_heard(rank)) {
       for (const ResponseTensor& tensor : response.tensors) {
-        const std::size_t index = index_of_name(tensor.name);
+        const std::size_t index = index_of_name(tensor.request->name);
         const std::size_t round = answered[rank][index]++;
         for (const auto& submitted : rounds)
           REQUIRE(submitted[index] > round);
         check_tensor(response, tensor, index, round, rank);
-        streams[rank].push_back(std::to_string(response.lane) + tensor.name + response.error);
+        streams[rank].push_back(std::to_string(response.lane) + tensor.request->name +
+                                response.error);
       }
       streams[rank].push_back("|");
     }
@@ -87,7 +88,7 @@ struct Run {
     REQUIRE(response.error.empty() == agree);
     if (!agree) return;
     REQUIRE(response.kind == mine.kind);
-    if (mine.kind != Kind::barrier) REQUIRE(tensor.shape == mine.shape);
+    REQUIRE(tensor.request->shape == canonical(mine).shape);
     if (mine.kind != Kind::barrier) REQUIRE(response.dtype == mine.dtype);
     if (mine.kind != Kind::allgather) return;
     REQUIRE(tensor.first_dims.size() == rounds.size());

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from hora import _calls, _core
+from hora import _calls, _context, _core
 from hora.torch.tensors import DTYPES, gathered, output_for, readable, writable, write_back
 
 
@@ -17,7 +17,7 @@ def reduce_new(
     """Reduce into a new tensor."""
     source = readable(tensor)
     output = output_for(tensor, source)
-    _calls.run(
+    _context.current().runtime.run(
         _core.ALLREDUCE,
         name,
         DTYPES[source.dtype],
@@ -38,7 +38,7 @@ def reduce_in_place(
     """Reduce in place."""
     buffer = writable(tensor)
     address = buffer.data_ptr()
-    _calls.run(
+    _context.current().runtime.run(
         _core.ALLREDUCE,
         name,
         DTYPES[buffer.dtype],
@@ -56,14 +56,8 @@ def reduce_in_place(
 def gather_new(tensor: torch.Tensor, name: str | None) -> tuple[torch.Tensor, tuple[int, ...]]:
     """Gather: the result, and the first dimension of each rank."""
     source = readable(tensor)
-    handle = _calls.run(
-        _core.ALLGATHER,
-        name,
-        DTYPES[source.dtype],
-        source.shape,
-        source.data_ptr(),
-        0,
-        source,
+    handle = _context.current().runtime.gather(
+        name, DTYPES[source.dtype], source.shape, source.data_ptr(), source
     )
     return gathered(source, handle), handle.first_dims
 
@@ -73,7 +67,7 @@ def broadcast_in_place(tensor: torch.Tensor, root_rank: int, name: str | None) -
     root = _calls.checked_root(root_rank)
     buffer = writable(tensor)
     address = buffer.data_ptr()
-    _calls.run(
+    _context.current().runtime.run(
         _core.BROADCAST,
         name,
         DTYPES[buffer.dtype],

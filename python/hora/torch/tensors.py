@@ -38,13 +38,10 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
         or not tensor.is_cpu
     ):
         _refuse(tensor)
-    if tensor.is_contiguous() and not tensor.is_neg() and _aligned(tensor):
+    aligned = tensor.data_ptr() % tensor.element_size() == 0
+    if aligned and tensor.is_contiguous() and not tensor.is_neg():
         return tensor
     return tensor.detach().resolve_neg().clone(memory_format=torch.contiguous_format)
-
-
-def _aligned(tensor: torch.Tensor) -> bool:
-    return tensor.data_ptr() & (tensor.element_size() - 1) == 0
 
 
 def _refuse(tensor: Any) -> None:
