@@ -102,6 +102,14 @@ Handle Engine::post_shutdown(const std::string& last_words) {
   return shutdown_done_;
 }
 
+Handle Engine::post_timeline(std::shared_ptr<Timeline> next) {
+  auto done = std::make_shared<CompletionImpl>();
+  const std::lock_guard lock(mail_mutex_);
+  inbox_.timelines.emplace_back(std::move(next), done);
+  mail_.store(true, std::memory_order_seq_cst);
+  return done;
+}
+
 // ---- the step -----------------------------------------------------------------------------------
 
 bool Engine::step(TimePoint now) {
@@ -128,6 +136,10 @@ bool Engine::take_mail(TimePoint now) {
     const std::lock_guard lock(mail_mutex_);
     std::swap(mail, inbox_);
     mail_.store(false, std::memory_order_relaxed);
+  }
+  for (auto& [next, done] : mail.timelines) {
+    std::swap(timeline_, *next);
+    done->complete({});
   }
   for (Call& call : mail.calls) {
     if (stopped_ || ending_) {
@@ -314,6 +326,7 @@ void Engine::on_root_message(std::span<const std::byte> message, TimePoint now) 
                Rank(0)});
     return;
   }
+  if (!decoded->responses.empty()) timeline_.cycle();
   if (!decoded->notice.empty()) log_.warning(decoded->notice);
   for (const Response& response : decoded->responses) {
     if (stopped_) return;

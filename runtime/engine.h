@@ -61,6 +61,8 @@ class Engine {
   void post_event(ControlEvent event);
   /// An orderly end of the job; the handle completes when all ranks have been told.
   Handle post_shutdown(const std::string& last_words);
+  /// Lets what is written from now on go to `next`, and puts the timeline before there.
+  Handle post_timeline(std::shared_ptr<Timeline> next);
   /// True if the inbox has something that a step has not taken.
   [[nodiscard]] bool has_mail() const { return mail_.load(std::memory_order_seq_cst); }
 
@@ -86,6 +88,7 @@ class Engine {
   struct Mail {
     std::vector<Call> calls;
     std::vector<ControlEvent> events;
+    std::vector<std::pair<std::shared_ptr<Timeline>, std::shared_ptr<CompletionImpl>>> timelines;
     bool flush = false;
     std::optional<std::string> shutdown;
 

@@ -19,9 +19,6 @@ namespace hora {
 
 namespace {
 
-/// Events of the timeline that may wait for the disk.
-constexpr std::size_t kTimelineQueue = 1 << 16;
-
 /// The most tags any template uses: a ring's two passes.
 std::uint16_t tags_for(int size) {
   return static_cast<std::uint16_t>(std::max(4, 2 * size));
@@ -153,6 +150,15 @@ class RuntimeImpl final : public Runtime {
     return handle->done();
   }
 
+  Result<void> start_timeline(const TimelineTarget& target) override {
+    HORA_TRY(stop_timeline());  // Both may go to one file.
+    auto timeline = open_timeline(target);
+    if (!timeline) return fail(timeline.error());
+    return switch_timeline(std::move(*timeline));
+  }
+
+  Result<void> stop_timeline() override { return switch_timeline({}); }
+
   void shutdown(const std::string& last_words) override {
     if (forked_ || !progress_) return;
     // The launcher first: when the others fail for our sake, it must know whose failure it is.
@@ -203,7 +209,7 @@ class RuntimeImpl final : public Runtime {
     for (const std::string& note : config_.notes)
       log_.debug(note);
     if (!config_.timeline.empty()) {
-      auto timeline = Timeline::open(timeline_path(config_.timeline, world.self), kTimelineQueue);
+      auto timeline = open_timeline({config_.timeline, config_.timeline_mark_cycles});
       if (!timeline) return fail(timeline.error());
       timeline_ = std::move(*timeline);
     }
@@ -238,6 +244,29 @@ class RuntimeImpl final : public Runtime {
                                           " ms; raise HORA_START_TIMEOUT_MS if they are slow");
     }
     return {};
+  }
+
+  Result<Timeline> open_timeline(const TimelineTarget& target) const {
+    const std::string path = timeline_path(target.pattern, session_->world.self);
+    if (path.empty()) return Timeline();
+    TimelineOptions options;
+    options.mark_cycles = target.mark_cycles;
+    return Timeline::open(path, options);
+  }
+
+  /// Has the engine write to `next`; when this returns, the file before is complete.
+  Result<void> switch_timeline(Timeline next) {
+    if (forked_) return forked_error();
+    const Deadline deadline =
+        Deadline::after(std::chrono::milliseconds(config_.shutdown_timeout_ms));
+    const auto spare = std::make_shared<Timeline>(std::move(next));
+    const Handle taken = engine_->post_timeline(spare);
+    progress_->on_posted(true);
+    const auto outcome =
+        progress_->drive_until(static_cast<CompletionImpl&>(*taken), deadline, nullptr);
+    if (outcome == Progress::Outcome::done) return {};
+    return fail(ErrorKind::timeout, "the engine has not taken the timeline within " +
+                                        std::to_string(config_.shutdown_timeout_ms) + " ms");
   }
 
   /// Why the session can't be built any more: a member died while it was.

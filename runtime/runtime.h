@@ -55,6 +55,14 @@ class Completion {
 };
 using Handle = std::shared_ptr<Completion>;
 
+/// Where a timeline goes.
+struct TimelineTarget {
+  /// The file; every %r in it is the rank. Without a %r rank 0 alone writes one.
+  std::string pattern;
+  /// Whether each round of negotiation leaves a mark, CYCLE_START.
+  bool mark_cycles = false;
+};
+
 /// Numbers for benchmarks and tests; a snapshot.
 struct RuntimeStats {
   std::uint64_t collectives = 0;            ///< Responses run.
@@ -90,6 +98,12 @@ class Runtime {
 
   /// Done? Also tells the coordinator that somebody is interested.
   virtual bool poll(const Handle& handle) = 0;
+
+  /// Writes to a file what happens from now on, instead of to the one before. Blocks until that is
+  /// complete and this one has begun. From one thread at a time. Errors: those of opening the file.
+  virtual Result<void> start_timeline(const TimelineTarget& target) = 0;
+  /// Ends the timeline, if there is one; its file is complete then.
+  virtual Result<void> stop_timeline() = 0;
 
   /// Ends this rank's part in order: pending handles here and later submissions anywhere fail with
   /// `shutdown`. `last_words` (why, e.g. an exception's last line) reaches the other ranks' errors.

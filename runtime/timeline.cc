@@ -172,6 +172,7 @@ std::string_view negotiate_phase(Kind kind) {
 }
 
 std::string timeline_path(const std::string& pattern, Rank rank) {
+  if (pattern.find("%r") == std::string::npos && rank != Rank(0)) return {};
   std::string path = pattern;
   const std::string number = std::to_string(rank.value);
   for (std::size_t at = 0; (at = path.find("%r", at)) != std::string::npos; at += number.size()) {
@@ -282,11 +283,18 @@ class Timeline::Writer {
               std::to_string(count) + "}}");
   }
 
+  /// A tensor as a "process" of the trace.
+  struct Process {
+    std::uint64_t pid = 0;
+    std::uint32_t open_spans = 0;
+  };
+
   /// The "process" of a tensor; introduces it at first sight.
-  std::uint64_t process_of(const std::string& tensor) {
-    const auto [found, fresh] = processes_.try_emplace(tensor, processes_.size() + 1);
+  Process& process_of(const std::string& tensor) {
+    const auto [found, fresh] = processes_.try_emplace(tensor);
     if (fresh) {
-      const std::string pid = std::to_string(found->second);
+      found->second.pid = processes_.size();
+      const std::string pid = std::to_string(found->second.pid);
       file_.add(R"({"name":"process_name","ph":"M","pid":)" + pid + R"(,"args":{"name":")" +
                 json_text(tensor) + "\"}}");
       file_.add(R"({"name":"process_sort_index","ph":"M","pid":)" + pid +
@@ -296,10 +304,18 @@ class Timeline::Writer {
   }
 
   void write(const Event& event) {
+    std::uint64_t pid = 0;
+    if (event.phase != 'i') {
+      Process& process = process_of(event.tensor);
+      if (event.phase == 'E' && process.open_spans == 0) return;  // It began before the file.
+      if (event.phase == 'B') ++process.open_spans;
+      if (event.phase == 'E') --process.open_spans;
+      pid = process.pid;
+    }
     std::string json = R"({"ph":")";
     json += event.phase;
     json += R"(","ts":)" + std::to_string(micros(event.at));
-    json += R"(,"pid":)" + std::to_string(event.phase == 'i' ? 0 : process_of(event.tensor));
+    json += R"(,"pid":)" + std::to_string(pid);
     if (!event.name.empty()) json += R"(,"name":")" + json_text(event.name) + "\"";
     if (event.phase == 'X') json += R"(,"dur":0)";
     if (event.phase == 'i') json += R"(,"s":"g")";
@@ -310,7 +326,7 @@ class Timeline::Writer {
   TraceFile file_;
   const std::size_t limit_;
   const TimePoint start_ = steady_now();
-  std::unordered_map<std::string, std::uint64_t> processes_;  // the thread's
+  std::unordered_map<std::string, Process> processes_;  // the thread's
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -321,12 +337,13 @@ class Timeline::Writer {
 };
 
 Timeline::Timeline() = default;
-Timeline::Timeline(std::unique_ptr<Writer> writer) : writer_(std::move(writer)) {}
+Timeline::Timeline(std::unique_ptr<Writer> writer, bool mark_cycles)
+    : writer_(std::move(writer)), mark_cycles_(mark_cycles) {}
 Timeline::~Timeline() = default;
 Timeline::Timeline(Timeline&&) noexcept = default;
 Timeline& Timeline::operator=(Timeline&&) noexcept = default;
 
-Result<Timeline> Timeline::open(const std::string& path, std::size_t queue_limit) {
+Result<Timeline> Timeline::open(const std::string& path, const TimelineOptions& options) {
   struct stat existing {};
   if (::lstat(path.c_str(), &existing) == 0 && !S_ISREG(existing.st_mode)) {
     return fail(ErrorKind::invalid_argument,
@@ -338,7 +355,8 @@ Result<Timeline> Timeline::open(const std::string& path, std::size_t queue_limit
     return fail_errno("timeline file '" + path + "'");
   }
   try {
-    return Timeline(std::make_unique<Writer>(std::move(file), queue_limit));
+    return Timeline(std::make_unique<Writer>(std::move(file), options.queue_limit),
+                    options.mark_cycles);
   } catch (const std::system_error& error) {
     return fail(ErrorKind::resource, std::string("timeline thread: ") + error.what());
   }
@@ -367,6 +385,7 @@ void Timeline::on_fork_child() {
   // The thread does not exist here, and the queue may be locked for ever: leave
   // both where they are.
   (void)writer_.release();
+  mark_cycles_ = false;
 }
 
 }  // namespace hora

@@ -11,6 +11,8 @@
 // runs and after it was killed: see timeline.cc (up to half of it may be spaces until the
 // timeline ends in order).
 //
+// It may begin and end while the job runs: a span that began before the file did is left out of it.
+//
 // Owner: the Runtime. Any thread may add events. A timeline that is off costs one branch.
 #pragma once
 
@@ -41,8 +43,14 @@ inline constexpr std::string_view kMemcpyOut = "MEMCPY_OUT_FUSION_BUFFER";
 
 /// "NEGOTIATE_ALLREDUCE", ...
 std::string_view negotiate_phase(Kind kind);
-/// The pattern with every %r replaced by the rank.
+/// The file of a rank: the pattern with every %r replaced by the rank. Without a %r rank 0 alone
+/// has one; the others get an empty path.
 std::string timeline_path(const std::string& pattern, Rank rank);
+
+struct TimelineOptions {
+  std::size_t queue_limit = 1 << 16;  ///< Events that may wait for the disk.
+  bool mark_cycles = false;           ///< Whether `cycle` leaves a mark.
+};
 
 class Timeline {
  public:
@@ -52,10 +60,10 @@ class Timeline {
   Timeline(Timeline&&) noexcept;
   Timeline& operator=(Timeline&&) noexcept;
 
-  /// Creates (or replaces) the file and starts the thread. `queue_limit`: events that may wait.
-  /// Needs to create a second file beside it. Errors: system, with the path and why;
-  /// invalid_argument: the path is there and not a regular file.
-  static Result<Timeline> open(const std::string& path, std::size_t queue_limit);
+  /// Creates (or replaces) the file and starts the thread. Needs to create a second file beside
+  /// it. Errors: system, with the path and why; invalid_argument: the path is there and not a
+  /// regular file.
+  static Result<Timeline> open(const std::string& path, const TimelineOptions& options);
 
   [[nodiscard]] bool on() const { return writer_ != nullptr; }
 
@@ -76,6 +84,10 @@ class Timeline {
   void rank_ready(std::string_view tensor, Rank rank) {
     if (on()) add('X', tensor, std::to_string(rank.value));
   }
+  /// A round of negotiation has had a result.
+  void cycle() {
+    if (mark_cycles_) instant("CYCLE_START");
+  }
   /// A mark across all tensors.
   void instant(std::string_view name) {
     if (on()) add('i', {}, name);
@@ -94,9 +106,10 @@ class Timeline {
   void add(char phase, std::string_view tensor, std::string_view name);
   void add_end(std::string_view tensor, DType dtype, const std::vector<std::int64_t>& shape);
 
-  explicit Timeline(std::unique_ptr<Writer> writer);
+  Timeline(std::unique_ptr<Writer> writer, bool mark_cycles);
 
   std::unique_ptr<Writer> writer_;
+  bool mark_cycles_ = false;
 };
 
 }  // namespace hora

@@ -122,6 +122,9 @@ void bind_runtime(py::module_& module) {
       .def("gather", &gather, "name"_a, "dtype"_a, "shape"_a, "source"_a, "keep"_a)
       .def("wait", &RuntimeBinding::wait, py::arg("handle"))
       .def("poll", &RuntimeBinding::poll, py::arg("handle"))
+      .def("start_timeline", &RuntimeBinding::start_timeline, py::arg("pattern"),
+           py::arg("mark_cycles"))
+      .def("stop_timeline", &RuntimeBinding::stop_timeline)
       .def("shutdown", &RuntimeBinding::shutdown, py::arg("last_words"))
       .def("on_fork_child", &RuntimeBinding::on_fork_child)
       .def("require_own_process", &RuntimeBinding::require_own_process)

@@ -133,6 +133,19 @@ bool RuntimeBinding::poll(const Handle& handle) {
   return without_gil([&]() noexcept { return runtime_->poll(handle); });
 }
 
+void RuntimeBinding::start_timeline(const std::string& pattern, bool mark_cycles) {
+  require_own_process();
+  const TimelineTarget target{pattern, mark_cycles};
+  const auto started = without_gil([&]() noexcept { return runtime_->start_timeline(target); });
+  if (!started) raise_error(started.error());
+}
+
+void RuntimeBinding::stop_timeline() {
+  require_own_process();
+  const auto stopped = without_gil([this]() noexcept { return runtime_->stop_timeline(); });
+  if (!stopped) raise_error(stopped.error());
+}
+
 void RuntimeBinding::shutdown(const std::string& last_words) {
   if (forked()) return;
   without_gil([&]() noexcept { runtime_->shutdown(last_words); });

@@ -45,6 +45,8 @@ class RuntimeBinding {
   /// Makes the names of this job's collectives.
   Names& names() { return names_; }
   bool poll(const Handle& handle);
+  void start_timeline(const std::string& pattern, bool mark_cycles);
+  void stop_timeline();
   void shutdown(const std::string& last_words);
   void on_fork_child();
   /// Raises in a forked child, and says so.

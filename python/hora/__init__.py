@@ -23,6 +23,8 @@ from hora._context import (
     rank,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from hora._features import (
     ccl_built,
@@ -64,4 +66,6 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]

@@ -152,6 +152,37 @@ def init(comm: list[int] | None = None, process_sets: object | None = None) -> N
         _current = context
 
 
+def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
+    """Write to a file, as a Chrome trace, what this job does from now on.
+
+    When this returns, the file has begun; one that was being written to is complete.
+
+    Parameters
+    ----------
+    file_path
+        The file; every ``%r`` in it is replaced by the rank. Without one rank 0 alone writes.
+    mark_cycles
+        Whether each round of negotiation leaves a mark, ``CYCLE_START``.
+
+    Raises
+    ------
+    ValueError
+        Before `init`, or there is something else than a file at the path.
+    HoraInternalError
+        The file cannot be written.
+    """
+    context = queried()
+    with _lock:
+        context.runtime.start_timeline(os.fspath(file_path), mark_cycles)
+
+
+def stop_timeline() -> None:
+    """End the timeline, if there is one: its file is complete then. ValueError before `init`."""
+    context = queried()
+    with _lock:
+        context.runtime.stop_timeline()
+
+
 def shutdown() -> None:
     """Leave the job in order. Idempotent; does nothing in a forked child.
 

@@ -39,6 +39,7 @@ struct Config {
   double stall_check_seconds = 60;    ///< Report tensors that wait longer than this.
   double stall_shutdown_seconds = 0;  ///< End the job after this long; 0: never.
   std::string timeline;               ///< Chrome-trace file, or empty. %r is the rank.
+  bool timeline_mark_cycles = false;  ///< A mark in it for each round of negotiation.
   std::string algorithm;              ///< Force an algorithm by name; tests and benchmarks.
   std::string transport;              ///< "", "shm" or "tcp": force it.
   std::string host_id;                ///< Who shares my memory; default boot id + network ns.

@@ -95,7 +95,7 @@ struct TemporaryFile {
 };
 
 Timeline open_timeline(const std::string& path, std::size_t limit = 1 << 16) {
-  auto timeline = Timeline::open(path, limit);
+  auto timeline = Timeline::open(path, {limit});
   REQUIRE(timeline);
   return std::move(*timeline);
 }
@@ -175,7 +175,7 @@ TEST_CASE("timeline: killed at any moment, it leaves a file that parses") {
     REQUIRE(::pipe(ready) == 0);
     const pid_t child = ::fork();
     if (child == 0) {
-      auto timeline = Timeline::open(file.path, 1 << 16);
+      auto timeline = Timeline::open(file.path, {1 << 16});
       if (!timeline) ::_exit(1);
       for (std::uint64_t i = 0;; ++i) {
         const std::string name = "tensor." + std::to_string(i % 5000);
@@ -242,11 +242,34 @@ TEST_CASE("timeline: off, it does nothing; and it is off without a file") {
   off.end("x");
   CHECK_FALSE(off.on());
   CHECK(off.flush(Deadline::after(0s)));
-  const auto nowhere = Timeline::open("/nonexistent/trace.json", 10);
+  const auto nowhere = Timeline::open("/nonexistent/trace.json", {10});
   REQUIRE_FALSE(nowhere);
   CHECK(nowhere.error().message.find("/nonexistent/trace.json") != std::string::npos);
-  CHECK_FALSE(Timeline::open("/dev/null", 10));  // would be replaced
+  CHECK_FALSE(Timeline::open("/dev/null", {10}));  // would be replaced
   CHECK(timeline_path("/tmp/trace.%r.json", Rank{12}) == "/tmp/trace.12.json");
+  CHECK(timeline_path("/tmp/trace.json", Rank{0}) == "/tmp/trace.json");
+  CHECK(timeline_path("/tmp/trace.json", Rank{1}).empty());
+}
+
+TEST_CASE("timeline: it may begin in the middle of a tensor's life") {
+  TemporaryFile file;
+  Timeline timeline = open_timeline(file.path);
+  timeline.end("conv.weight");  // of NEGOTIATE_ALLREDUCE, which nobody has seen
+  timeline.begin("conv.weight", to_string(Kind::allreduce));
+  timeline.cycle();
+  timeline.end("conv.weight");
+  timeline.end("conv.weight");
+  REQUIRE(timeline.flush(Deadline::after(60s)));
+  CHECK(JsonChecker(file.text()).valid());
+  CHECK(count(file.text(), R"("ph":"B")") == 1);
+  CHECK(count(file.text(), R"("ph":"E")") == 1);
+  CHECK(count(file.text(), "CYCLE_START") == 0);  // not asked for
+
+  auto marked = Timeline::open(file.path, {.mark_cycles = true});
+  REQUIRE(marked);
+  marked->cycle();
+  REQUIRE(marked->flush(Deadline::after(60s)));
+  CHECK(count(file.text(), "CYCLE_START") == 1);
 }
 
 }  // namespace hora
