@@ -100,7 +100,11 @@ void Segment::pack(int chunk, std::byte* to) const {
     at = begin;
     if (at == last) break;
     const std::uint64_t end = std::min(last, piece->start + piece->bytes);
-    copy_scaled(*run_, piece->input + (at - piece->start), to + (at - first), end - at);
+    if (piece->input == nullptr) {
+      std::memset(to + (at - first), 0, end - at);
+    } else {
+      copy_scaled(*run_, piece->input + (at - piece->start), to + (at - first), end - at);
+    }
     at = end;
   }
 }

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "ops/reduce.h"
@@ -20,7 +21,7 @@ namespace hora {
 
 /// The part of one tensor in the collective's byte space.
 struct Piece {
-  const std::byte* input = nullptr;  ///< Null: contributes nothing (leaf of a broadcast).
+  const std::byte* input = nullptr;  ///< Null: zeros (leaf of a broadcast: nothing).
   std::byte* output = nullptr;       ///< Null: the result is not wanted.
   std::uint64_t start = 0;           ///< First byte in the byte space, a multiple of 64.
   std::uint64_t bytes = 0;
@@ -29,6 +30,8 @@ struct Piece {
 /// A collective and its progress. Owner: the executor while it runs.
 struct CollectiveRun {
   const Schedule* schedule = nullptr;  ///< Template of a segment; outlives the run.
+  /// The group that runs it: its ranks, by index in the template. Empty: all ranks. Outlives it.
+  std::span<const std::int32_t> group;
   DType dtype = DType::uint8;
   ReduceOp op = ReduceOp::sum;
   double prescale = 1.0;
@@ -44,6 +47,10 @@ struct CollectiveRun {
 
   std::uint64_t started = 0, finished = 0;  ///< Segments.
 
+  /// The rank at an index of the template.
+  [[nodiscard]] std::int32_t rank_at(int index) const {
+    return group.empty() ? index : group[static_cast<std::size_t>(index)];
+  }
   /// At least one: an empty collective still meets everybody.
   [[nodiscard]] std::uint64_t segments() const {
     return total_bytes == 0 ? 1 : (total_bytes + segment_bytes - 1) / segment_bytes;

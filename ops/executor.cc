@@ -138,16 +138,16 @@ bool Executor::try_task(LaneState& lane, Instance& instance, std::size_t index,
 
 bool Executor::try_recv(LaneState& lane, Instance& instance, std::size_t index) {
   const Task& task = instance.schedule->tasks[index];
-  Link& link = *links_[static_cast<std::size_t>(task.peer)];
+  Link& link = link_to(instance, task.peer);
   const auto payload = link.poll({lane.number, task.tag, instance.position});
   if (!payload) return false;
   const std::uint64_t expected = instance.segment.length(task.chunk);
   if (payload->size() != expected) {
-    failure_ =
-        Error{ErrorKind::protocol,
-              "rank " + std::to_string(task.peer) + " sent " + std::to_string(payload->size()) +
-                  " bytes where " + std::to_string(expected) + " were due (" + describe() + ")",
-              Rank(task.peer)};
+    failure_ = Error{ErrorKind::protocol,
+                     "rank " + std::to_string(link.peer().value) + " sent " +
+                         std::to_string(payload->size()) + " bytes where " +
+                         std::to_string(expected) + " were due (" + describe() + ")",
+                     link.peer()};
   }
   instance.received[index] = *payload;
   return true;
@@ -164,9 +164,9 @@ void Executor::run_task(LaneState& lane, Instance& instance, std::size_t index) 
       instance.segment.pack(task.chunk, at);
       break;
     case Primitive::send:
-      links_[static_cast<std::size_t>(task.peer)]->send({lane.number, task.tag, instance.position},
-                                                        {at, bytes},
-                                                        instance.segment.offset(task.remote));
+      link_to(instance, task.peer)
+          .send({lane.number, task.tag, instance.position}, {at, bytes},
+                instance.segment.offset(task.remote));
       break;
     case Primitive::copy: {
       const std::byte* from = operand(lane, instance, schedule.operands[task.first_operand]);
@@ -237,6 +237,10 @@ std::uint64_t Executor::floor_of(const LaneState& lane) const {
     if (link != nullptr) floor = std::min(floor, link->heard(lane.number));
   }
   return floor;
+}
+
+Link& Executor::link_to(const Instance& instance, int peer) const {
+  return *links_[static_cast<std::size_t>(instance.run->rank_at(peer))];
 }
 
 std::byte* Executor::slot(const LaneState& lane, std::uint64_t position) const {

@@ -8,6 +8,8 @@
 //  - A caller's tensor is overwritten for p only when the whole result of p, and everything before
 //    it, is here. Then p is unpacked, and only then this rank's count moves past p.
 //  - A slot is never touched for another position before that.
+//  - Every rank of the World counts every position. A rank outside of a run's group has no tasks
+//    in it and passes it as soon as the window allows, without holding its result.
 //
 // Nothing here blocks or allocates per segment. Lanes do not wait for each other; the
 // urgent one goes first.
@@ -50,7 +52,8 @@ class Executor {
   Executor(Arena& arena, std::vector<Link*> links, const ExecutorOptions& options);
   ~Executor();
 
-  /// Appends a run to a lane. All ranks append the same runs in the same order.
+  /// Appends a run to a lane. All ranks append the same runs in the same order, also those outside
+  /// of a run's group: with a template without tasks they pass its positions.
   void enqueue(std::uint16_t lane, std::unique_ptr<CollectiveRun> run);
 
   /// Runs tasks until about `budget_bytes` were touched or nothing can go on. True if
@@ -85,6 +88,7 @@ class Executor {
   bool retire(LaneState& lane);
   void advance_count(LaneState& lane);
   [[nodiscard]] std::uint64_t floor_of(const LaneState& lane) const;
+  [[nodiscard]] Link& link_to(const Instance& instance, int peer) const;
   [[nodiscard]] std::byte* slot(const LaneState& lane, std::uint64_t position) const;
   [[nodiscard]] const std::byte* operand(const LaneState& lane, const Instance& instance,
                                          const Operand& operand) const;

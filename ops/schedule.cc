@@ -50,6 +50,12 @@ std::size_t Schedule::cells(bool views_only) const {
   return sum;
 }
 
+Schedule make_bystander() {
+  Schedule schedule;
+  schedule.algorithm = "bystander";
+  return schedule;
+}
+
 Traffic traffic_of(const Schedule& schedule) {
   Traffic traffic;
   std::size_t chunks = 0;

@@ -118,6 +118,10 @@ struct Schedule {
   [[nodiscard]] std::size_t cells(bool views_only) const;
 };
 
+/// The template of a rank that takes no part: no tasks, so its segments are passed at once. Ranks
+/// outside of a group keep count of its collectives in this way.
+Schedule make_bystander();
+
 /// What one rank sends for one segment.
 struct Traffic {
   std::size_t messages = 0;

@@ -37,6 +37,21 @@ Topology Topology::from_sharing(const std::vector<std::vector<bool>>& shares) {
   return topology;
 }
 
+Topology Topology::among(const std::vector<std::int32_t>& ranks) const {
+  std::vector<std::vector<int>> by_host(hosts.size());
+  std::vector<int> order;  // of the hosts, by their first rank in the list
+  for (std::size_t place = 0; place < ranks.size(); ++place) {
+    const int host = host_of(ranks[place]);
+    auto& members = by_host[static_cast<std::size_t>(host)];
+    if (members.empty()) order.push_back(host);
+    members.push_back(static_cast<int>(place));
+  }
+  Topology topology;
+  for (const int host : order)
+    topology.hosts.push_back(std::move(by_host[static_cast<std::size_t>(host)]));
+  return topology;
+}
+
 int Topology::size() const {
   int size = 0;
   for (const std::vector<int>& host : hosts)

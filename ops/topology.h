@@ -8,6 +8,7 @@
 // of a Topology give matching schedules everywhere.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 namespace hora {
@@ -22,6 +23,9 @@ struct Topology {
   /// From `shares[a][b]`, a symmetric relation: rank by rank, into the first host all of whose
   /// ranks share with it, or else into one of its own.
   static Topology from_sharing(const std::vector<std::vector<bool>>& shares);
+
+  /// Of these ranks alone (ascending), by their places in the list.
+  [[nodiscard]] Topology among(const std::vector<std::int32_t>& ranks) const;
 
   [[nodiscard]] int size() const;
   [[nodiscard]] int host_count() const { return static_cast<int>(hosts.size()); }

@@ -17,7 +17,7 @@ std::string number_text(double number) {
   return text;
 }
 
-std::string tensor_text(const Request& request) {
+std::string type_text(const Request& request) {
   return std::string(to_string(request.dtype)) + shape_text(request.shape);
 }
 
@@ -25,9 +25,26 @@ std::string op_text(const Request& request) {
   return std::string(to_string(request.op));
 }
 
+std::string members_text(const Request& request) {
+  std::string text = "[";
+  for (const std::int32_t rank : request.members)
+    text += (text.size() > 1 ? ", " : "") + std::to_string(rank);
+  return text + "]";
+}
+
 std::string kind_text(const Request& request) {
   const std::string kind(to_string(request.kind));
-  return request.kind == Kind::barrier ? kind : kind + " " + tensor_text(request);
+  switch (request.kind) {
+    case Kind::barrier:
+    case Kind::join:
+      return kind;
+    case Kind::add_set:
+      return kind + " " + members_text(request);
+    case Kind::remove_set:
+      return kind + " " + std::to_string(request.set.value);
+    default:
+      return kind + " " + type_text(request);
+  }
 }
 
 std::string scale_text(const Request& request) {
@@ -40,17 +57,19 @@ std::string root_text(const Request& request) {
 }
 
 /// " (tensor 'x': ranks 0,1 submitted A, rank 2 submitted B)"
-std::string who_text(std::span<const Request> by_rank, const Describe& describe) {
+std::string who_text(std::span<const Submitted> by_rank, const Describe& describe) {
   std::vector<std::pair<std::string, std::vector<std::int32_t>>> groups;
-  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
-    const std::string text = describe(by_rank[rank]);
+  for (const Submitted& submitted : by_rank) {
+    const std::string text = describe(submitted.request);
     auto group = groups.begin();
     while (group != groups.end() && group->first != text)
       ++group;
     if (group == groups.end()) group = groups.insert(groups.end(), {text, {}});
-    group->second.push_back(static_cast<std::int32_t>(rank));
+    group->second.push_back(submitted.rank);
   }
-  std::string text = " (tensor '" + name_text(by_rank.front().name) + "': ";
+  const Request& first = by_rank.front().request;
+  std::string text =
+      is_collective(first.kind) ? " (" + tensor_text(first.name, first.set) + ": " : " (";
   for (std::size_t i = 0; i < groups.size(); ++i) {
     if (i > 0) text += ", ";
     text += ranks_text(groups[i].second) + " submitted " + groups[i].first;
@@ -95,6 +114,18 @@ struct Difference {
   Describe describe;
 };
 
+std::optional<Difference> sets_differ(const Request& a, const Request& b) {
+  if (a.members == b.members && a.set == b.set) return std::nullopt;
+  const auto what = a.kind == Kind::add_set ? "add " : "remove ";
+  const auto subject = [](const Request& request) {
+    return request.kind == Kind::add_set ? members_text(request)
+                                         : std::to_string(request.set.value);
+  };
+  return Difference{"Mismatched process sets: One rank wants to " + std::string(what) + subject(a) +
+                        ", but another rank wants to " + what + subject(b) + ".",
+                    subject};
+}
+
 std::optional<Difference> difference(const Request& a, const Request& b) {
   if (a.kind != b.kind) {
     return Difference{"Mismatched operations: One rank did an " + std::string(to_string(a.kind)) +
@@ -102,18 +133,19 @@ std::optional<Difference> difference(const Request& a, const Request& b) {
                       kind_text};
   }
   if (a.kind == Kind::barrier) return std::nullopt;
+  if (!is_collective(a.kind)) return sets_differ(a, b);
   if (a.dtype != b.dtype) {
     return Difference{"Mismatched data types: One rank had type " +
                           std::string(to_string(a.dtype)) + ", but another rank had type " +
                           std::string(to_string(b.dtype)) + ".",
-                      tensor_text};
+                      type_text};
   }
   if (a.kind == Kind::allreduce && a.op != b.op) {
     return Difference{"Mismatched reduction operation: One rank requested " + op_text(a) +
                           ", but another rank requested " + op_text(b) + ".",
                       op_text};
   }
-  if (auto shapes = shapes_differ(a, b)) return Difference{std::move(*shapes), tensor_text};
+  if (auto shapes = shapes_differ(a, b)) return Difference{std::move(*shapes), type_text};
   if (a.kind == Kind::allreduce && !same_scales(a, b)) {
     return Difference{"Mismatched prescale and/or postscale factors: One rank sent " +
                           scale_text(a) + ", but another rank sent " + scale_text(b) + ".",
@@ -129,38 +161,40 @@ std::optional<Difference> difference(const Request& a, const Request& b) {
 
 }  // namespace
 
-std::string ranks_text(const std::vector<std::int32_t>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t end = i + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1)
-      ++end;
-    if (end - i < 3) end = i + 1;  // "0,1", but "0-2"
-    if (i > 0) text += ",";
-    text += std::to_string(ranks[i]);
-    if (end - i >= 3) text += "-" + std::to_string(ranks[end - 1]);
-    i = end;
-  }
-  return text;
-}
-
-std::optional<Error> find_fault(const Request& request, int size) {
-  const auto who = [&] { return " (tensor '" + name_text(request.name) + "', on all ranks)"; };
+std::optional<Error> find_fault(const Request& request, const ProcessSet& set) {
+  const auto who = [&] {
+    return " (" + tensor_text(request.name, request.set) + ", on all ranks)";
+  };
   if (request.kind == Kind::allgather && request.shape.empty()) {
     return mismatch("Rank zero tried to ALLGATHER a rank-zero tensor." + who());
   }
-  if (request.kind == Kind::broadcast && (request.root < 0 || request.root >= size)) {
+  if (request.kind == Kind::broadcast && !set.includes(Rank(request.root))) {
     return Error{ErrorKind::invalid_argument,
                  "broadcast received invalid root rank " + std::to_string(request.root) +
-                     ": ranks are 0 to " + std::to_string(size - 1) + "." + who(),
+                     " for provided process set: it has " + ranks_text(set.ranks) + "." + who(),
                  std::nullopt};
   }
   return std::nullopt;
 }
 
-std::optional<Error> find_disagreement(std::span<const Request> by_rank) {
-  for (const Request& other : by_rank) {
-    if (auto found = difference(by_rank.front(), other)) {
+std::optional<Error> find_join_fault(const Request& request,
+                                     const std::vector<std::int32_t>& absent) {
+  // A joined rank gives zeros to a sum and can meet the others. Nothing else can do without what
+  // it alone has.
+  if (request.kind == Kind::allreduce || request.kind == Kind::barrier) return std::nullopt;
+  std::string text = title_of(request.kind) + " is not supported with Join at this time.";
+  if (request.kind == Kind::allgather) {
+    text += " Specify sparse_to_dense=True if using DistributedOptimizer";
+  }
+  const std::string what =
+      is_collective(request.kind) ? tensor_text(request.name, request.set) + ": " : "";
+  return mismatch(text + " (" + what + ranks_text(absent) +
+                  (absent.size() == 1 ? " has joined)" : " have joined)"));
+}
+
+std::optional<Error> find_disagreement(std::span<const Submitted> by_rank) {
+  for (const Submitted& other : by_rank) {
+    if (auto found = difference(by_rank.front().request, other.request)) {
       return mismatch(found->sentence + who_text(by_rank, found->describe));
     }
   }

@@ -39,6 +39,7 @@ class CompletionImpl final : public Completion {
   Buffer take_output() override { return std::move(output_); }
   [[nodiscard]] const std::vector<std::int64_t>& output_shape() const override { return shape_; }
   [[nodiscard]] const std::vector<std::int64_t>& first_dims() const override { return first_dims_; }
+  [[nodiscard]] std::int64_t value() const override { return value_; }
 
   /// Engine: the gathered output, before `complete`.
   std::byte* set_output(Buffer output, std::vector<std::int64_t> shape,
@@ -48,6 +49,9 @@ class CompletionImpl final : public Completion {
     first_dims_ = std::move(first_dims);
     return output_.get();
   }
+
+  /// Engine: what a join or a change of process sets gives, before `complete`.
+  void set_value(std::int64_t value) { value_ = value; }
 
   /// Engine: sets the outcome and wakes whoever sleeps. Once.
   void complete(Result<void> outcome) {
@@ -74,6 +78,7 @@ class CompletionImpl final : public Completion {
   Buffer output_{nullptr, [](std::byte*) {}};
   std::vector<std::int64_t> shape_;
   std::vector<std::int64_t> first_dims_;
+  std::int64_t value_ = 0;
 };
 
 }  // namespace hora

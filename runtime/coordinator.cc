@@ -2,10 +2,11 @@
 //
 // The life of a tensor here:
 //
-//   waiting     in the PendingTable, not all ranks have submitted it; StallInspector watches
-//   ready       all have. If they disagree, it is answered with an error. Allgathers, broadcasts
-//               and barriers are answered at once; allreduces may be *held*, so that they are
-//               fused with what comes
+//   waiting     in the PendingTable, not all ranks of its process set have submitted it;
+//               StallInspector watches
+//   ready       all have, or have joined. If they disagree, it is answered with an error.
+//               Allgathers, broadcasts and barriers are answered at once; allreduces may be *held*,
+//               so that they are fused with what comes
 //   released    somebody waits for it, it was held for `hold`, or fills a buffer: answered as soon
 //               as its lane has less than `outstanding_limit` buffers in flight
 //   answered    a part of a RootMessage; forgotten here, remembered by the cache
@@ -78,24 +79,39 @@ Result<void> Coordinator::State::take_requests(Rank from, TimePoint now) {
     const bool gathers = request.kind == Kind::allgather && !request.shape.empty();
     if (gathers) arrival.first_dim = request.shape[0];
     arrival.request = std::make_shared<const Request>(canonical(std::move(request)));
-    HORA_TRY(arrive(from, arrival, now));
+    if (arrival.request->kind == Kind::join) {
+      HORA_TRY(on_join(from, std::move(arrival.request), now));
+    } else {
+      HORA_TRY(arrive(from, arrival, now));
+    }
   }
   return {};
 }
 
 Result<void> Coordinator::State::arrive(Rank from, const Arrival& arrival, TimePoint now) {
-  const auto id = table.add(from, arrival, now);
+  const SharedSet& set = sets.find(members_of(*arrival.request));
+  if (!set || !set->includes(from)) {
+    return fail(ErrorKind::protocol, "negotiation: rank " + std::to_string(from.value) +
+                                         " submitted " +
+                                         tensor_text(arrival.request->name, arrival.request->set) +
+                                         ", of which it is no member");
+  }
+  const auto id = table.add(from, arrival, set, now);
   if (!id) return fail(id.error());
   stall.on_submission(from, arrival.request, now);
-  if (table.at(*id).count == static_cast<std::uint32_t>(options.size)) on_complete(*id, now);
+  if (table.at(*id).missing == 0) on_complete(*id, now);
   return {};
 }
 
 void Coordinator::State::on_complete(PendingId id, TimePoint now) {
   Pending& entry = table.at(id);
   entry.ready_at = now;
-  const bool fails = !entry.others.empty() || find_fault(*entry.request, options.size);
-  if (fails || entry.request->kind != Kind::allreduce) {
+  if (!is_collective(entry.request->kind)) {
+    set_changes.push_back(id);
+    released = completions;  // A set is not removed before its tensors are answered.
+    return;
+  }
+  if (entry.request->kind != Kind::allreduce || fault_of(id)) {
     instant.push_back(id);
     return;
   }
@@ -103,7 +119,8 @@ void Coordinator::State::on_complete(PendingId id, TimePoint now) {
   ready.push_back(id);
   ready_bytes += entry.bytes;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    if (entry.ordinals[rank] <= ranks[rank].flushed) released = entry.ready_ordinal;
+    const std::uint64_t ordinal = entry.ordinals[rank];
+    if (ordinal != 0 && ordinal <= ranks[rank].flushed) released = entry.ready_ordinal;
   }
 }
 
@@ -141,7 +158,8 @@ void Coordinator::State::inspect(TimePoint now) {
   if (!due || now < *due) return;
   std::vector<WaitingTensor> waiting;
   for (PendingId id = table.oldest(); id != kNoPending; id = table.at(id).newer) {
-    waiting.push_back({table.at(id).request, table.at(id).since, table.ranks_of(id)});
+    waiting.push_back(
+        {table.at(id).request, table.at(id).since, table.ranks_of(id), table.missing_of(id)});
   }
   auto finding = stall.inspect(now, waiting);
   outgoing.notice = std::move(finding.notice);
@@ -164,12 +182,14 @@ std::uint32_t Coordinator::missing_ranks() const {
   const State& s = *state_;
   // A held tensor is released by one message, a flush; and a long list is not worth the walk.
   constexpr int kMostLookedAt = 8;
-  if (!s.ready.empty()) return 1;
+  if (!s.ready.empty() || s.table.joins() > 0) return 1;
+  // The ranks of a set without the root can make a tensor ready of which it has heard nothing.
+  if (s.sets.any_without(Rank(0))) return 1;
   std::uint32_t fewest = 0;
   int looked_at = 0;
   for (PendingId id = s.table.oldest(); id != kNoPending; id = s.table.at(id).newer) {
     if (++looked_at > kMostLookedAt) return 1;
-    const std::uint32_t missing = static_cast<std::uint32_t>(s.options.size) - s.table.at(id).count;
+    const std::uint32_t missing = s.table.at(id).missing;
     fewest = fewest == 0 ? missing : std::min(fewest, missing);
   }
   return fewest;

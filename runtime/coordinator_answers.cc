@@ -29,6 +29,8 @@ std::optional<std::vector<std::byte>> Coordinator::take_message(
   } else {
     s.answer_instant();
     s.answer_allreduces(now, outstanding);
+    s.answer_set_changes();
+    s.answer_join();
   }
   if (s.outgoing.empty()) return std::nullopt;
   s.cache.end_message();
@@ -41,8 +43,8 @@ void Coordinator::State::answer_instant() {
   while (done < instant.size() && within_budget()) {
     const PendingId id = instant[done++];
     const Pending& entry = table.at(id);
-    if (!entry.others.empty() || find_fault(*entry.request, options.size)) {
-      answer_error(id);
+    if (const auto error = fault_of(id)) {
+      answer_error(id, *error);
       continue;
     }
     std::uint64_t bytes = entry.bytes;
@@ -118,7 +120,7 @@ void Coordinator::State::answer(std::span<PendingId> tensors, std::uint16_t lane
     if (entry.slot == kNoSlot) {
       add_new(id, response);
     } else if (entry.request->kind == Kind::allgather) {  // alone in its response
-      response.first_dims = entry.first_dims;
+      response.first_dims = first_dims_of(entry);
     }
     table.remove(id);
   }
@@ -135,9 +137,19 @@ void Coordinator::State::add_new(PendingId id, WireResponse& response) {
   NewTensor& added = response.tensors.emplace_back();
   added.request = entry.request;
   added.slot = cache.put(entry.request);
-  added.first_dims = entry.first_dims;
+  added.first_dims = first_dims_of(entry);
   body_bytes += kRequestOverhead + entry.request->name.size() +
-                8 * (entry.request->shape.size() + entry.first_dims.size());
+                8 * (entry.request->shape.size() + added.first_dims.size());
+}
+
+/// Allgather: by place in the set.
+std::vector<std::int64_t> Coordinator::State::first_dims_of(const Pending& entry) const {
+  std::vector<std::int64_t> first_dims;
+  if (entry.request->kind != Kind::allgather) return first_dims;
+  for (const std::int32_t rank : entry.set->ranks) {
+    first_dims.push_back(entry.first_dims[static_cast<std::size_t>(rank)]);
+  }
+  return first_dims;
 }
 
 /// Where the cache has exactly this tensor now.
@@ -146,14 +158,24 @@ Slot Coordinator::State::slot_of(const Pending& entry) const {
   return cache.find(*entry.request);
 }
 
-void Coordinator::State::answer_error(PendingId id) {
-  auto error = find_disagreement(table.requests_of(id));
-  if (!error) error = find_fault(*table.at(id).request, options.size);
-  HORA_CHECK(error.has_value(), "a tensor that fails has a reason");
+/// Why a tensor that is complete cannot be run, or nothing.
+std::optional<Error> Coordinator::State::fault_of(PendingId id) const {
+  const Pending& entry = table.at(id);
+  if (!entry.others.empty()) return find_disagreement(table.requests_of(id));
+  if (table.joins() > 0) {
+    const auto absent = table.absent_of(id);
+    if (!absent.empty()) {
+      if (auto error = find_join_fault(*entry.request, absent)) return error;
+    }
+  }
+  return find_fault(*entry.request, *entry.set);
+}
+
+void Coordinator::State::answer_error(PendingId id, const Error& error) {
   WireResponse& response = outgoing.responses.emplace_back();
   response.lane = kSmallLane;
-  response.error = std::move(error->message);
-  response.error_kind = error->kind;
+  response.error = error.message;
+  response.error_kind = error.kind;
   response.tensors.push_back({table.at(id).request, kNoSlot, {}});
   body_bytes += kRequestOverhead + response.error.size() + table.at(id).request->name.size();
   table.remove(id);

@@ -1,5 +1,8 @@
-// The Coordinator's inside, shared by its files: coordinator.cc hears and watches the time,
-// coordinator_answers.cc decides what is answered and writes it.
+// The Coordinator's inside, shared by its files:
+//
+//   coordinator.cc          hears the ranks and watches the time
+//   coordinator_answers.cc  decides what is answered, and writes it
+//   coordinator_sets.cc     changes of process sets, and joins
 #pragma once
 
 #include <optional>
@@ -18,6 +21,7 @@ namespace hora {
 struct Coordinator::State {
   explicit State(const NegotiationOptions& given)
       : options(given),
+        sets(given.size, given.sets),
         table(given.size),
         cache(given.cache_capacity),
         planner(given),
@@ -33,23 +37,33 @@ struct Coordinator::State {
   Result<void> take_hits(Rank from, TimePoint now);
   Result<void> take_requests(Rank from, TimePoint now);
   Result<void> arrive(Rank from, const Arrival& arrival, TimePoint now);
+  Result<void> on_join(Rank from, SharedRequest request, TimePoint now);
   void on_complete(PendingId id, TimePoint now);
   void on_flush(Rank from);
   void on_farewell(Rank from, const std::string& last_words);
 
   void answer_instant();
   void answer_allreduces(TimePoint now, Outstanding outstanding);
+  void answer_set_changes();
+  void answer_join();
   void answer(std::span<PendingId> tensors, std::uint16_t lane);
-  void answer_error(PendingId id);
+  void answer_error(PendingId id, const Error& error);
   void add_new(PendingId id, WireResponse& response);
+  void announce(SharedRequest request);
+  std::optional<Error> fault_of(PendingId id) const;
+  std::vector<std::int64_t> first_dims_of(const Pending& entry) const;
   Slot slot_of(const Pending& entry) const;
   bool within_budget() const { return body_bytes < kMessageBudget; }
 
+  bool apply_set_change(PendingId id);
+  void fail_incomplete(const ProcessSet& removed);
+  bool is_due(SetId set) const;
   std::size_t first_held() const;
   void inspect(TimePoint now);
   std::optional<TimePoint> oldest_since() const;
 
   NegotiationOptions options;
+  ProcessSets sets;  // as of what was answered
   PendingTable table;
   RootCache cache;
   FusionPlanner planner;
@@ -58,9 +72,11 @@ struct Coordinator::State {
   std::optional<Error> stop;
   bool stopped = false;
 
-  std::vector<PendingId> instant;  // ready: errors, and what does not fuse
-  std::vector<PendingId> ready;    // ready allreduces, by ready_ordinal
-  std::uint64_t ready_bytes = 0;   // of `ready`
+  std::vector<PendingId> instant;      // ready: errors, and what does not fuse
+  std::vector<PendingId> set_changes;  // ready, in order
+  SharedRequest last_join;             // of the rank that joined last
+  std::vector<PendingId> ready;        // ready allreduces, by ready_ordinal
+  std::uint64_t ready_bytes = 0;       // of `ready`
   std::uint64_t completions = 0;
   std::uint64_t released = 0;  // ready_ordinal: all up to it
 

@@ -17,6 +17,7 @@ constexpr std::size_t kStepBudgetBytes = 256 << 10;
 NegotiationOptions negotiation_options(const Config& config, int size) {
   NegotiationOptions options;
   options.size = size;
+  options.sets = config.process_sets;
   options.fusion_bytes = config.fusion_bytes;
   options.target_bytes = config.fusion_target_bytes;
   options.hold = std::chrono::milliseconds(config.fusion_hold_ms);
@@ -38,6 +39,7 @@ Engine::Engine(const Config& config, Session& session, Arena& arena, const Log& 
       session_(session),
       log_(log),
       timeline_(timeline),
+      sets_(session.world.size(), config.process_sets),
       negotiator_(session.world.self, negotiation_options(config, session.world.size())),
       arena_(arena) {
   if (is_root()) {
@@ -53,22 +55,25 @@ Engine::~Engine() {
 // ---- any thread ---------------------------------------------------------------------------------
 
 Result<Handle> Engine::post(Submission submission) {
+  if (submission.request.kind == Kind::join) submission.request.name = kJoinName;
   auto call = std::make_shared<CompletionImpl>(std::move(submission));
-  const std::string& name = call->request().name;
+  const Request& request = call->request();
   const std::lock_guard lock(mail_mutex_);
   if (refuse_) return fail(*refuse_);
+  HORA_TRY(admit(request));
   if (in_flight_.size() >= config_.submit_queue_limit) {
     return fail(ErrorKind::resource, "there are " + std::to_string(in_flight_.size()) +
                                          " tensors in flight; wait for some, or raise "
                                          "HORA_SUBMIT_QUEUE_LIMIT");
   }
-  if (!in_flight_.insert(name).second) {
+  if (!in_flight_.insert(key_of(request)).second) {
     return fail(ErrorKind::duplicate_name,
                 "Requested to allreduce, allgather, or broadcast a tensor with the same name as "
                 "another tensor that is currently being processed. If you want to request another "
-                "tensor, use a different tensor name. (tensor '" +
-                    name_text(name) + "')");
+                "tensor, use a different tensor name. (" +
+                    tensor_text(request.name, request.set) + ")");
   }
+  note_submission(request);
   inbox_.flush = inbox_.flush || call->submission().caller_waits;
   inbox_.calls.push_back(call);
   mail_.store(true, std::memory_order_seq_cst);
@@ -103,7 +108,7 @@ Handle Engine::post_shutdown(const std::string& last_words) {
 }
 
 Handle Engine::post_timeline(std::shared_ptr<Timeline> next) {
-  auto done = std::make_shared<CompletionImpl>();
+  auto done = std::make_shared<CompletionImpl>(Submission{});
   const std::lock_guard lock(mail_mutex_);
   inbox_.timelines.emplace_back(std::move(next), done);
   mail_.store(true, std::memory_order_seq_cst);
@@ -147,9 +152,9 @@ bool Engine::take_mail(TimePoint now) {
       continue;
     }
     const Request& request = call->request();
-    timeline_.begin(request.name, negotiate_phase(request.kind));
+    begin_span(request, negotiate_phase(request.kind));
     negotiator_.submit(request);
-    table_.emplace(request.name, std::move(call));
+    table_.emplace(key_of(request), std::move(call));
   }
   if (mail.flush) negotiator_.flush();
   if (mail.shutdown && !ending_) {

@@ -27,6 +27,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -38,8 +39,10 @@
 #include "runtime/base/log.h"
 #include "runtime/completion.h"
 #include "runtime/negotiation.h"
+#include "runtime/process_set.h"
 #include "runtime/runtime.h"
 #include "runtime/selection.h"
+#include "runtime/tensor_key.h"
 #include "runtime/timeline.h"
 
 namespace hora {
@@ -54,7 +57,9 @@ class Engine {
 
   // Any thread.
 
-  /// Validates nothing; refuses duplicates of names in flight, a full table, or a stopped engine.
+  /// Refuses what this rank may not submit (a process set that it is not in, anything after a
+  /// join), duplicates of names in flight, a full table, or a stopped engine. Validates nothing
+  /// else.
   Result<Handle> post(Submission submission);
   /// Somebody waits for what was submitted so far.
   void post_flush();
@@ -65,6 +70,8 @@ class Engine {
   Handle post_timeline(std::shared_ptr<Timeline> next);
   /// True if the inbox has something that a step has not taken.
   [[nodiscard]] bool has_mail() const { return mail_.load(std::memory_order_seq_cst); }
+  /// The process sets that there are, as far as this rank has heard.
+  [[nodiscard]] std::vector<SharedSet> process_sets() const;
 
   // The progress token's holder.
 
@@ -99,9 +106,12 @@ class Engine {
       shutdown.reset();
     }
   };
+  /// By tensor of a response; null: not this rank's own.
+  using Calls = std::vector<Call>;
   struct ActiveRun {
     Kind kind;
-    std::vector<Call> calls;
+    SharedSet set;
+    Calls calls;
   };
 
   bool take_mail(TimePoint now);
@@ -115,11 +125,19 @@ class Engine {
   void on_root_message(std::span<const std::byte> message, TimePoint now);
   void send_to_root(std::span<const std::byte> message, TimePoint now);
   void send_to_all(std::span<const std::byte> message);
+  [[nodiscard]] Result<void> admit(const Request& request) const;
+  void note_submission(const Request& request);
   void start_response(const Response& response);
-  void start_run(const Response& response, std::vector<Call> calls);
-  bool prepare_gather(CollectiveRun& run, const Response& response, CompletionImpl& call);
+  bool take_calls(const Response& response, Calls& calls);
+  void finish_change(const Response& response, const Calls& calls);
+  void start_run(const Response& response, Calls calls);
+  void add_pieces(CollectiveRun& run, const Response& response, const Calls& calls);
+  bool prepare_gather(CollectiveRun& run, const Response& response, CompletionImpl* call);
   void finish_runs();
   void finish_call(CompletionImpl& call, Result<void> outcome);
+  [[nodiscard]] static std::string span_name(const Request& request);
+  void begin_span(const Request& request, std::string_view phase);
+  void end_span(const Request& request);
   void watch_links(TimePoint now);
   void end(const Error& error);
   void stop(Error error);
@@ -134,15 +152,18 @@ class Engine {
 
   mutable std::mutex mail_mutex_;
   Mail inbox_;  // Guarded by mail_mutex_.
-  // Guarded by mail_mutex_: the calls' own names, until they complete.
-  std::unordered_set<std::string_view> in_flight_;
+  // Guarded by mail_mutex_, these four:
+  std::unordered_set<TensorKey, TensorKeyHash> in_flight_;  // The calls' own, until they complete.
+  ProcessSets sets_;             // As of the responses that were started here.
+  std::set<SetId> leaving_;      // Their removal is in flight: nothing is accepted for them.
+  bool joined_ = false;          // A join is in flight: nothing is accepted at all.
   std::optional<Error> refuse_;  // Guarded by mail_mutex_: why nothing is accepted.
   std::shared_ptr<CompletionImpl> shutdown_done_;  // Guarded by mail_mutex_.
   bool over_ = false;                              // Guarded by mail_mutex_: stopped.
   std::atomic<bool> mail_{false};
 
   Mail taken_;  // What the step took out of the inbox; kept for its memory.
-  std::unordered_map<std::string_view, Call> table_;  // By name; not answered yet.
+  std::unordered_map<TensorKey, Call, TensorKeyHash> table_;  // Not answered yet.
   WorkerNegotiator negotiator_;
   std::unique_ptr<Coordinator> coordinator_;  // On the root.
   Arena& arena_;

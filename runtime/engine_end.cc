@@ -46,15 +46,20 @@ std::string Engine::what_is_running() const {
   std::string text;
   if (!executor_ || (!executor_->busy() && table_.empty())) return text;
   const std::string segment = executor_->describe();
-  if (!active_.empty()) {
-    const ActiveRun& run = active_.begin()->second;
+  const auto own = std::find_if(active_.begin(), active_.end(), [](const auto& run) {
+    const Calls& calls = run.second.calls;
+    return std::all_of(calls.begin(), calls.end(),
+                       [](const Call& call) { return call != nullptr; });
+  });
+  if (own != active_.end()) {
+    const ActiveRun& run = own->second;
     text = " (this rank was in " + std::string(to_string(run.kind)) + " of '" +
            name_text(run.calls.front()->request().name) + "'" +
            (run.calls.size() > 1 ? " and " + std::to_string(run.calls.size() - 1) + " more" : "") +
            (segment.empty() ? "" : ", " + segment) + ")";
-  } else {
-    text = " (this rank was waiting for all ranks to submit '" + name_text(table_.begin()->first) +
-           "')";
+  } else if (!table_.empty()) {
+    text = " (this rank was waiting for all ranks to submit '" +
+           name_text(table_.begin()->first.name) + "')";
   }
   return text;
 }
@@ -65,10 +70,10 @@ void Engine::end(const Error& error) {
   {
     const std::lock_guard lock(mail_mutex_);
     refuse_ = error;
-    for (const auto& [name, call] : table_)
-      in_flight_.erase(name);
+    for (const auto& [key, call] : table_)
+      in_flight_.erase(key);
   }
-  for (auto& [name, call] : table_)
+  for (auto& [key, call] : table_)
     call->complete(fail(error));
   table_.clear();
 }
@@ -88,12 +93,13 @@ void Engine::stop(Error error) {
     shutdown_done = shutdown_done_;
   }
   executor_.reset();  // First: from here on nobody writes into a caller's tensor.
-  for (auto& [name, call] : table_)
+  for (auto& [key, call] : table_)
     call->complete(fail(why));
   table_.clear();
   for (auto& [ticket, run] : active_) {
-    for (Call& call : run.calls)
-      call->complete(fail(why));
+    for (Call& call : run.calls) {
+      if (call) call->complete(fail(why));
+    }
   }
   active_.clear();
   for (Call& call : mail.calls)

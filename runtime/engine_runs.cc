@@ -23,72 +23,100 @@ std::uint64_t align_piece(std::uint64_t bytes) {
 }  // namespace
 
 void Engine::start_response(const Response& response) {
-  std::vector<Call> calls;
-  calls.reserve(response.tensors.size());
-  for (const ResponseTensor& tensor : response.tensors) {
-    const std::string& name = tensor.request->name;
-    auto found = table_.find(name);
-    if (found == table_.end()) {
-      for (Call& call : calls)
-        call->complete(
-            fail(ErrorKind::protocol, "rank 0 answered a tensor that was not submitted"));
-      return stop(Error{
-          ErrorKind::protocol,
-          "rank 0 answered '" + name_text(name) + "', which this rank has not submitted", Rank(0)});
-    }
-    timeline_.end(name);
-    calls.push_back(std::move(found->second));
-    table_.erase(found);
-  }
+  Calls calls;
+  if (!take_calls(response, calls)) return;
+  if (!is_collective(response.kind)) return finish_change(response, calls);
   if (!response.error.empty()) {
-    for (Call& call : calls)
-      finish_call(*call, fail(response.error_kind, response.error));
+    for (const Call& call : calls) {
+      if (call) finish_call(*call, fail(response.error_kind, response.error));
+    }
     return;
   }
-  collectives_.fetch_add(1, std::memory_order_relaxed);
+  if (response.set->includes(session_.world.self)) {
+    collectives_.fetch_add(1, std::memory_order_relaxed);
+  }
   start_run(response, std::move(calls));
 }
 
-void Engine::start_run(const Response& response, std::vector<Call> calls) {
+/// Takes this rank's own of the tensors out of the table: none of another set's, maybe not all if
+/// it has joined or if they fail. False: the root has answered what it may not; stopped.
+bool Engine::take_calls(const Response& response, Calls& calls) {
+  const bool due = response.error.empty() && response.set->includes(session_.world.self);
+  calls.resize(response.tensors.size());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const Request& request = *response.tensors[i].request;
+    auto found = table_.find(key_of(request));
+    if (found != table_.end()) {
+      end_span(found->second->request());
+      calls[i] = std::move(found->second);
+      table_.erase(found);
+    } else if (due && !table_.contains(TensorKey{kGlobalSet, kJoinName})) {
+      for (const Call& call : calls) {
+        if (!call) continue;
+        call->complete(
+            fail(ErrorKind::protocol, "rank 0 answered a tensor that was not submitted"));
+      }
+      stop(Error{
+          ErrorKind::protocol,
+          "rank 0 answered '" + name_text(request.name) + "', which this rank has not submitted",
+          Rank(0)});
+      return false;
+    }
+  }
+  return true;
+}
+
+void Engine::start_run(const Response& response, Calls calls) {
   auto run = std::make_unique<CollectiveRun>();
   run->dtype = response.dtype;
   run->op = response.op;
+  if (response.set->id != kGlobalSet) run->group = response.set->ranks;
   if (response.kind == Kind::allgather) {
-    if (!prepare_gather(*run, response, *calls.front())) return;
+    if (!prepare_gather(*run, response, calls.front().get())) return;
   } else {
-    const bool is_source =
-        response.kind != Kind::broadcast || response.root == session_.world.self.value;
-    run->pieces.reserve(calls.size());
-    for (std::size_t i = 0; i < calls.size(); ++i) {
-      const Submission& submission = calls[i]->submission();
-      const std::uint64_t bytes =
-          response.kind == Kind::barrier ? 0 : byte_count(*response.tensors[i].request);
-      if (bytes == 0) continue;
-      run->pieces.push_back({is_source ? static_cast<const std::byte*>(submission.input) : nullptr,
-                             static_cast<std::byte*>(submission.output),
-                             align_piece(run->total_bytes), bytes});
-      run->total_bytes = run->pieces.back().start + bytes;
-    }
-    if (response.kind == Kind::allreduce) {
-      run->prescale = response.prescale;
-      run->finish.postscale = response.postscale;
-      if (response.op == ReduceOp::average) run->finish.divisor = session_.world.size();
-    }
+    add_pieces(*run, response, calls);
   }
-  const Selection::Choice choice = selection_->choose(response.kind, response.dtype, response.op,
-                                                      run->total_bytes, response.root);
+  if (response.kind == Kind::allreduce) {
+    run->prescale = response.prescale;
+    run->finish.postscale = response.postscale;
+    if (response.op == ReduceOp::average) run->finish.divisor = response.set->size();
+  }
+  const Selection::Choice choice =
+      selection_->choose(response.kind, response.dtype, response.op, run->total_bytes,
+                         Rank(response.root), *response.set);
   run->schedule = choice.schedule;
   run->segment_bytes = choice.segment_bytes;
   run->ticket = next_ticket_++;
 
   for (const Call& call : calls) {
-    timeline_.begin(call->request().name, to_string(response.kind));
+    if (call) begin_span(call->request(), to_string(response.kind));
   }
-  active_.emplace(run->ticket, ActiveRun{response.kind, std::move(calls)});
+  active_.emplace(run->ticket, ActiveRun{response.kind, response.set, std::move(calls)});
   executor_->enqueue(response.lane, std::move(run));
 }
 
-bool Engine::prepare_gather(CollectiveRun& run, const Response& response, CompletionImpl& call) {
+/// The piece table. A tensor that is not this rank's own - it has joined, or is not in the set - is
+/// a piece without memory: zeros if the rank contributes at all.
+void Engine::add_pieces(CollectiveRun& run, const Response& response, const Calls& calls) {
+  if (response.kind == Kind::barrier) return;
+  const bool is_source =
+      response.kind != Kind::broadcast || response.root == session_.world.self.value;
+  run.pieces.reserve(calls.size());
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const std::uint64_t bytes = byte_count(*response.tensors[i].request);
+    if (bytes == 0) continue;
+    Piece& piece = run.pieces.emplace_back();
+    piece.start = align_piece(run.total_bytes);
+    piece.bytes = bytes;
+    run.total_bytes = piece.start + bytes;
+    if (!calls[i]) continue;
+    const Submission& submission = calls[i]->submission();
+    if (is_source) piece.input = static_cast<const std::byte*>(submission.input);
+    piece.output = static_cast<std::byte*>(submission.output);
+  }
+}
+
+bool Engine::prepare_gather(CollectiveRun& run, const Response& response, CompletionImpl* call) {
   const ResponseTensor& tensor = response.tensors.front();
   std::vector<std::int64_t> shape = tensor.request->shape;
   const std::int64_t row_elements =
@@ -104,6 +132,7 @@ bool Engine::prepare_gather(CollectiveRun& run, const Response& response, Comple
     output_bytes += run.contributions.back();
     rows += dim;
   }
+  if (call == nullptr) return true;
   Buffer output = make_buffer(output_bytes);
   if (!output && output_bytes > 0) {
     stop(Error{ErrorKind::resource,
@@ -111,14 +140,14 @@ bool Engine::prepare_gather(CollectiveRun& run, const Response& response, Comple
                    std::to_string(output_bytes) + " bytes of the allgather of '" +
                    name_text(tensor.request->name) + "'",
                session_.world.self});
-    call.complete(fail(*stopped_));
+    call->complete(fail(*stopped_));
     return false;
   }
   shape.front() = rows;
-  run.output = call.set_output(std::move(output), std::move(shape), tensor.first_dims);
-  const std::size_t self = index_of(session_.world.self);
-  run.pieces.push_back({static_cast<const std::byte*>(call.submission().input), nullptr, 0,
-                        run.contributions[self]});
+  run.output = call->set_output(std::move(output), std::move(shape), tensor.first_dims);
+  const auto me = static_cast<std::size_t>(response.set->index_of(session_.world.self));
+  run.pieces.push_back(
+      {static_cast<const std::byte*>(call->submission().input), nullptr, 0, run.contributions[me]});
   return true;
 }
 
@@ -128,9 +157,10 @@ void Engine::finish_runs() {
     HORA_CHECK(found != active_.end(), "a finished run was started here");
     ActiveRun active = std::move(found->second);
     active_.erase(found);
-    for (Call& call : active.calls) {
+    for (const Call& call : active.calls) {
+      if (!call) continue;
       const Request& request = call->request();
-      timeline_.end(request.name, request.dtype, request.shape);
+      if (timeline_.on()) timeline_.end(span_name(request), request.dtype, request.shape);
       finish_call(*call, {});
     }
   }
@@ -140,10 +170,25 @@ void Engine::finish_runs() {
 void Engine::finish_call(CompletionImpl& call, Result<void> outcome) {
   {
     const std::lock_guard lock(mail_mutex_);
-    in_flight_.erase(call.request().name);
+    in_flight_.erase(key_of(call.request()));
   }
   tensors_.fetch_add(1, std::memory_order_relaxed);
   call.complete(std::move(outcome));
+}
+
+// ---- the timeline: names are unique in a process set, not in a trace ----------------------------
+
+std::string Engine::span_name(const Request& request) {
+  if (members_of(request) == kGlobalSet) return request.name;
+  return request.name + " (process set " + std::to_string(request.set.value) + ")";
+}
+
+void Engine::begin_span(const Request& request, std::string_view phase) {
+  if (timeline_.on()) timeline_.begin(span_name(request), phase);
+}
+
+void Engine::end_span(const Request& request) {
+  if (timeline_.on()) timeline_.end(span_name(request));
 }
 
 }  // namespace hora

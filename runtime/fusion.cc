@@ -7,8 +7,8 @@ namespace hora {
 
 bool fuses(const Request& a, const Request& b) {
   const auto bits = [](double number) { return std::bit_cast<std::uint64_t>(number); };
-  return a.kind == Kind::allreduce && b.kind == Kind::allreduce && a.dtype == b.dtype &&
-         a.op == b.op && bits(a.prescale) == bits(b.prescale) &&
+  return a.kind == Kind::allreduce && b.kind == Kind::allreduce && a.set == b.set &&
+         a.dtype == b.dtype && a.op == b.op && bits(a.prescale) == bits(b.prescale) &&
          bits(a.postscale) == bits(b.postscale);
 }
 

@@ -37,6 +37,7 @@ namespace hora {
 
 struct NegotiationOptions {
   int size = 1;
+  std::vector<std::vector<std::int32_t>> sets;  ///< Process sets from the start; not refused ones.
   std::uint64_t fusion_bytes = 64ull << 20;
   std::uint64_t target_bytes = 8ull << 20;
   Duration hold = 50ms;

@@ -1,15 +1,15 @@
 // PendingTable: what some ranks have submitted and the root has not answered yet.
 //
-// Per name: the request that came first, who has submitted it, and what the others said if they
-// said something else. A tensor is *complete* when every rank has submitted it. Tensors that are
-// not complete form a list, oldest first, for the stall report.
+// Per key (process set and name): the request that came first, who has submitted it, and what the
+// others said if they said something else. A tensor is *complete* when every rank of its set has
+// submitted it or has joined. Tensors that are not complete form a list, oldest first, for the
+// stall report.
 //
 // Every submission of a rank has an ordinal, so that "was this submitted before that rank's flush?"
 // is a comparison. Entries are reused: in a training loop the table allocates nothing.
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -18,6 +18,7 @@
 #include "runtime/base/ids.h"
 #include "runtime/base/result.h"
 #include "runtime/response_cache.h"
+#include "runtime/tensor_key.h"
 
 namespace hora {
 
@@ -36,8 +37,9 @@ struct Arrival {
 
 struct Pending {
   SharedRequest request;                                       ///< Of the first rank.
+  SharedSet set;                                               ///< Whose ranks must submit it.
   Slot slot = kNoSlot;                                         ///< A guess where the cache has it.
-  std::uint32_t count = 0;                                     ///< Ranks that have submitted it.
+  std::uint32_t missing = 0;                                   ///< Of the set: ranks to come.
   std::vector<std::uint64_t> ordinals;                         ///< By rank; 0: not yet.
   std::vector<std::int64_t> first_dims;                        ///< Allgather: by rank.
   std::vector<std::pair<std::int32_t, SharedRequest>> others;  ///< Ranks that said something else.
@@ -51,14 +53,25 @@ struct Pending {
 /// Owner: the Coordinator.
 class PendingTable {
  public:
-  explicit PendingTable(int size) : size_(size), ordinals_(static_cast<std::size_t>(size)) {}
+  explicit PendingTable(int size)
+      : size_(size),
+        ordinals_(static_cast<std::size_t>(size)),
+        joined_(static_cast<std::size_t>(size)) {}
 
-  /// Notes a rank's submission. The entry; complete if its count is the size. Error protocol: this
-  /// rank has submitted it already.
-  Result<PendingId> add(Rank from, const Arrival& arrival, TimePoint now);
+  /// Notes a submission of a rank of `set`. The entry; complete if none is missing.
+  /// Error protocol: this rank has submitted it already, or has joined.
+  Result<PendingId> add(Rank from, const Arrival& arrival, const SharedSet& set, TimePoint now);
+  /// The rank has joined: from now on nobody waits for it. What is complete thereby, oldest first.
+  /// Error protocol: it has joined already.
+  Result<std::vector<PendingId>> join(Rank rank);
+  /// All ranks have joined; they begin anew.
+  void end_joins();
+  [[nodiscard]] bool has_joined(Rank rank) const { return joined_[index_of(rank)]; }
+  /// Ranks that have joined.
+  [[nodiscard]] int joins() const { return joins_; }
   /// Ordinal of the newest submission of a rank.
   [[nodiscard]] std::uint64_t newest(Rank rank) const { return ordinals_[index_of(rank)]; }
-  /// The tensor is answered: its name may come again.
+  /// The tensor is answered, complete or not: its name may come again.
   void remove(PendingId id);
 
   [[nodiscard]] Pending& at(PendingId id) { return entries_[id]; }
@@ -67,18 +80,26 @@ class PendingTable {
   [[nodiscard]] PendingId oldest() const { return oldest_; }
   /// Ranks that have submitted it, ascending.
   [[nodiscard]] std::vector<std::int32_t> ranks_of(PendingId id) const;
-  /// What each rank asked for, first dimensions of allgathers included.
-  [[nodiscard]] std::vector<Request> requests_of(PendingId id) const;
+  /// Ranks of its set that it waits for, ascending.
+  [[nodiscard]] std::vector<std::int32_t> missing_of(PendingId id) const;
+  /// Ranks of its set that have joined without submitting it, ascending.
+  [[nodiscard]] std::vector<std::int32_t> absent_of(PendingId id) const;
+  /// What each rank asked for, ascending by rank.
+  [[nodiscard]] std::vector<Submitted> requests_of(PendingId id) const;
 
  private:
-  PendingId open(const Arrival& arrival, TimePoint now);
+  PendingId open(const Arrival& arrival, const SharedSet& set, TimePoint now);
   void unlink(PendingId id);
+  /// Ranks of its set that have not submitted it and have joined, or have not.
+  [[nodiscard]] std::vector<std::int32_t> without(PendingId id, bool joined) const;
 
   int size_;
   std::vector<std::uint64_t> ordinals_;
+  std::vector<bool> joined_;
+  int joins_ = 0;
   std::vector<Pending> entries_;
   std::vector<PendingId> free_;
-  std::unordered_map<std::string_view, PendingId> by_name_;  // views of the requests' own names
+  std::unordered_map<TensorKey, PendingId, TensorKeyHash> by_key_;  // views of the requests' names
   PendingId oldest_ = kNoPending, newest_ = kNoPending;
 };
 

@@ -5,6 +5,7 @@
 // canonical once, when it enters negotiation, and compared whole from then on.
 #include "runtime/request.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace hora {
@@ -41,8 +42,22 @@ std::string_view to_string(Kind kind) {
       return "BROADCAST";
     case Kind::barrier:
       return "BARRIER";
+    case Kind::join:
+      return "JOIN";
+    case Kind::add_set:
+      return "ADD_PROCESS_SET";
+    case Kind::remove_set:
+      return "REMOVE_PROCESS_SET";
   }
   return "UNKNOWN";
+}
+
+std::string title_of(Kind kind) {
+  std::string title(to_string(kind));
+  std::transform(title.begin() + 1, title.end(), title.begin() + 1, [](char letter) {
+    return letter == '_' ? ' ' : static_cast<char>(letter | 0x20);
+  });
+  return title;
 }
 
 std::int64_t element_count(const std::vector<std::int64_t>& shape) {
@@ -90,11 +105,16 @@ std::string name_text(std::string_view name) {
   return name.size() <= kShown ? printable(name) : printable(name.substr(0, kShown)) + "...";
 }
 
+std::string tensor_text(std::string_view name, SetId set) {
+  const std::string tensor = "tensor '" + name_text(name) + "'";
+  return set == kGlobalSet ? tensor : tensor + " of process set " + std::to_string(set.value);
+}
+
 Result<void> check_request(const Request& request) {
   const auto bad = [&](const std::string& what) {
-    return fail(ErrorKind::invalid_argument, "tensor '" + name_text(request.name) + "': " + what);
+    return fail(ErrorKind::invalid_argument, tensor_text(request.name, request.set) + ": " + what);
   };
-  if (request.kind > Kind::barrier) return bad("unknown collective");
+  if (request.kind > kLastKind) return bad("unknown collective");
   if (!dtype_from(static_cast<int>(request.dtype))) return bad("unknown data type");
   if (!reduce_op_from(static_cast<int>(request.op))) return bad("unknown reduction operation");
   if (request.name.size() > kMaxNameBytes) {
@@ -104,6 +124,9 @@ Result<void> check_request(const Request& request) {
   if (request.shape.size() > kMaxDimensions) {
     return bad("a shape has at most " + std::to_string(kMaxDimensions) +
                " dimensions, this one has " + std::to_string(request.shape.size()));
+  }
+  if (request.members.size() > kMaxMembers) {
+    return bad("a process set has at most " + std::to_string(kMaxMembers) + " ranks");
   }
   // Dimensions of 0 do not excuse the others: no product of any of them may overflow.
   std::int64_t limit = kMaxTensorBytes / static_cast<std::int64_t>(size_of(request.dtype));
@@ -131,11 +154,18 @@ Request canonical(Request request) {
     request.op = ReduceOp::sum;
     request.prescale = request.postscale = 1.0;
   }
-  if (request.kind != Kind::broadcast) request.root = 0;
+  if (request.kind != Kind::broadcast && request.kind != Kind::join) request.root = 0;
   if (request.kind == Kind::allgather && !request.shape.empty()) request.shape[0] = 0;
-  if (request.kind == Kind::barrier) {
+  if (request.kind >= Kind::barrier) {
     request.dtype = DType::uint8;
     request.shape.clear();
+  }
+  if (request.kind == Kind::join) request.name = kJoinName;
+  if (request.kind == Kind::join || request.kind == Kind::add_set) request.set = kGlobalSet;
+  if (request.kind == Kind::add_set) {
+    std::sort(request.members.begin(), request.members.end());
+  } else {
+    request.members.clear();
   }
   return request;
 }
@@ -144,7 +174,7 @@ bool matches(const Request& a, const Request& b) {
   const auto bits = [](double number) { return std::bit_cast<std::uint64_t>(number); };
   return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
          bits(a.prescale) == bits(b.prescale) && bits(a.postscale) == bits(b.postscale) &&
-         a.shape == b.shape && a.name == b.name;
+         a.shape == b.shape && a.set == b.set && a.members == b.members && a.name == b.name;
 }
 
 }  // namespace hora

@@ -1,9 +1,13 @@
 // Request and Response: what negotiation is about.
 //
-// A Request says "this rank has this tensor ready for this collective". When all ranks have said so
-// and agree, the root's Coordinator answers with a Response, the same on all ranks and in the same
-// order; it carries all that is needed to run the collective. A Response may hold several tensors:
-// they are fused.
+// A Request says "this rank has this tensor ready for this collective". When all ranks of its
+// process set have said so and agree, the root's Coordinator answers with a Response, the same on
+// all ranks and in the same order; it carries all that is needed to run the collective, also by a
+// rank that has joined and never had the tensor. A Response may hold several tensors: they are
+// fused.
+//
+// Three kinds move no tensors: they change what the ranks agree about. add_set and remove_set are
+// called by all ranks; join says that a rank has no more tensors until all have joined.
 #pragma once
 
 #include <cstddef>
@@ -17,30 +21,57 @@
 #include "runtime/base/dtype.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/result.h"
+#include "runtime/process_set.h"
 
 namespace hora {
 
-enum class Kind : std::uint8_t { allreduce = 0, allgather = 1, broadcast = 2, barrier = 3 };
+enum class Kind : std::uint8_t {
+  allreduce = 0,
+  allgather = 1,
+  broadcast = 2,
+  barrier = 3,
+  join = 4,
+  add_set = 5,
+  remove_set = 6
+};
+inline constexpr Kind kLastKind = Kind::remove_set;
 /// "ALLREDUCE", ...: Horovod's spelling, for messages and the timeline.
 std::string_view to_string(Kind kind);
+/// "Allreduce", ...: for the front of a sentence.
+std::string title_of(Kind kind);
 
 struct Request {
   Kind kind{};
-  std::string name;  ///< Any bytes; unique among the tensors in flight.
+  std::string name;  ///< Any bytes; unique among the tensors in flight of a process set.
   DType dtype = DType::float32;
   ReduceOp op = ReduceOp::sum;
-  std::int32_t root = 0;  ///< Broadcast.
+  std::int32_t root = 0;  ///< Broadcast: a rank. Answer to a join: the rank that joined last.
   double prescale = 1.0, postscale = 1.0;
   std::vector<std::int64_t> shape;
+  SetId set{};                        ///< Whose ranks run it; remove_set: which is removed.
+  std::vector<std::int32_t> members;  ///< add_set: its ranks, in any order.
 
   friend bool operator==(const Request&, const Request&) = default;
 };
 
+/// Of every join: a rank joins once, so it needs no other.
+inline constexpr std::string_view kJoinName = "join.noname";
+
 /// Bounds of one request, so that every message has one.
 inline constexpr std::size_t kMaxNameBytes = 4096;
 inline constexpr std::size_t kMaxDimensions = 64;
+inline constexpr std::size_t kMaxMembers = std::size_t{1} << 16;
 /// More than an address space has; sums over all ranks still fit 64 bits.
 inline constexpr std::int64_t kMaxTensorBytes = std::int64_t{1} << 48;
+
+/// Runs over tensors or meets the others, as opposed to changing what ranks agree about.
+constexpr bool is_collective(Kind kind) {
+  return kind <= Kind::barrier;
+}
+/// The set whose ranks must submit the request before it is answered.
+constexpr SetId members_of(const Request& request) {
+  return is_collective(request.kind) ? request.set : SetId{};
+}
 
 /// Elements of a shape; 1 for a 0-dim tensor. The shape has passed `check_request`.
 std::int64_t element_count(const std::vector<std::int64_t>& shape);
@@ -53,6 +84,8 @@ std::string shape_text(const std::vector<std::int64_t>& shape);
 std::string printable(std::string_view bytes);
 /// A tensor's name for a message to people: printable, and cut if it is long.
 std::string name_text(std::string_view name);
+/// "tensor 'x'", "tensor 'x' of process set 2".
+std::string tensor_text(std::string_view name, SetId set);
 
 /// What one rank can know alone: known numbers, name and dimensions within bounds, sizes that do
 /// not overflow. Error invalid_argument.
@@ -71,10 +104,16 @@ bool matches(const Request& a, const Request& b);
 /// A canonical request that nobody changes any more: caches and responses share it.
 using SharedRequest = std::shared_ptr<const Request>;
 
+/// What one rank asked for.
+struct Submitted {
+  std::int32_t rank = 0;
+  Request request;
+};
+
 /// One tensor of a response.
 struct ResponseTensor {
   SharedRequest request;                 ///< Canonical; allgather: the first dimension is 0.
-  std::vector<std::int64_t> first_dims;  ///< Allgather: by rank.
+  std::vector<std::int64_t> first_dims;  ///< Allgather: by place in the set.
 };
 
 struct Response {
@@ -84,6 +123,7 @@ struct Response {
   std::int32_t root = 0;
   double prescale = 1.0, postscale = 1.0;
   std::uint16_t lane = 0;
+  SharedSet set;  ///< Whose ranks run it; add_set, remove_set: the one concerned.
   std::vector<ResponseTensor> tensors;  ///< In the common order; one unless fused.
   std::string error;                    ///< Not empty: fail these tensors with this text.
   ErrorKind error_kind = ErrorKind::mismatch;

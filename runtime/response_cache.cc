@@ -7,28 +7,28 @@
 
 namespace hora {
 
-Slot ResponseCache::find_name(std::string_view name) const {
-  const auto found = by_name_.find(name);
-  return found == by_name_.end() ? kNoSlot : found->second;
+Slot ResponseCache::find_key(const TensorKey& key) const {
+  const auto found = by_key_.find(key);
+  return found == by_key_.end() ? kNoSlot : found->second;
 }
 
 Slot ResponseCache::find(const Request& request) const {
-  const Slot slot = find_name(request.name);
+  const Slot slot = find_key(key_of(request));
   return slot != kNoSlot && matches(*slots_[slot], request) ? slot : kNoSlot;
 }
 
 void ResponseCache::put(Slot slot, SharedRequest request) {
   HORA_CHECK(slot < kMaxSlots, "slots are bounded");
   if (slot >= slots_.size()) slots_.resize(slot + 1);
-  // A name has one slot. The root never gives it a second; bytes of a stranger might.
-  const Slot other = find_name(request->name);
+  // A key has one slot. The root never gives it a second; bytes of a stranger might.
+  const Slot other = find_key(key_of(*request));
   if (other != kNoSlot) {
-    by_name_.erase(request->name);
+    by_key_.erase(key_of(*request));
     if (other != slot) slots_[other].reset();
   }
-  if (slots_[slot]) by_name_.erase(slots_[slot]->name);
+  if (slots_[slot]) by_key_.erase(key_of(*slots_[slot]));
   slots_[slot] = std::move(request);
-  by_name_.emplace(slots_[slot]->name, slot);
+  by_key_.emplace(key_of(*slots_[slot]), slot);
 }
 
 RootCache::RootCache(std::uint32_t capacity) : capacity_(std::min(capacity, kMaxSlots)) {}
@@ -51,7 +51,7 @@ void RootCache::touch(Slot slot) {
 
 Slot RootCache::put(SharedRequest request) {
   if (capacity_ == 0) return kNoSlot;
-  Slot slot = replica_.find_name(request->name);
+  Slot slot = replica_.find_key(key_of(*request));
   if (slot == kNoSlot && entries_.size() < capacity_) {
     slot = static_cast<Slot>(entries_.size());
     entries_.emplace_back();

@@ -18,12 +18,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "runtime/request.h"
 #include "runtime/slot_set.h"
+#include "runtime/tensor_key.h"
 
 namespace hora {
 
@@ -32,8 +32,8 @@ class ResponseCache {
  public:
   /// The slot that holds exactly this canonical request, or kNoSlot.
   [[nodiscard]] Slot find(const Request& request) const;
-  /// The slot of this name, or kNoSlot.
-  [[nodiscard]] Slot find_name(std::string_view name) const;
+  /// The slot of the tensor of this key, or kNoSlot.
+  [[nodiscard]] Slot find_key(const TensorKey& key) const;
   /// What a slot holds; null if nothing, or if there is no such slot.
   [[nodiscard]] const SharedRequest& at(Slot slot) const {
     return slot < slots_.size() ? slots_[slot] : nothing_;
@@ -41,11 +41,11 @@ class ResponseCache {
   /// The slot holds this from now on. slot < kMaxSlots.
   void put(Slot slot, SharedRequest request);
   /// Slots that hold something.
-  [[nodiscard]] std::size_t size() const { return by_name_.size(); }
+  [[nodiscard]] std::size_t size() const { return by_key_.size(); }
 
  private:
   std::vector<SharedRequest> slots_;
-  std::unordered_map<std::string_view, Slot> by_name_;  // views of the requests' own names
+  std::unordered_map<TensorKey, Slot, TensorKeyHash> by_key_;  // views of the requests' names
   SharedRequest nothing_;
 };
 
@@ -62,7 +62,7 @@ class RootCache {
 
   /// The message being written uses the slot.
   void touch(Slot slot);
-  /// The message being written makes the tensor known: the slot of its name, else a free one, else
+  /// The message being written makes the tensor known: the slot of its key, else a free one, else
   /// the one least recently used. kNoSlot if the capacity is 0.
   Slot put(SharedRequest request);
 

@@ -37,10 +37,37 @@ Result<void> offer_slots(const Config& config, std::size_t arena_bytes, Member& 
                   std::to_string(2 * slots * kSmallest) + ", or HORA_WINDOW to less");
 }
 
-/// The knobs that choose templates and segments, which all ranks must choose alike.
+/// "[[0, 1], [2]]"
+std::string sets_text(const std::vector<std::vector<std::int32_t>>& sets) {
+  std::string text;
+  for (const auto& ranks : sets) {
+    text += text.empty() ? "[" : ", ";
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      text += (i == 0 ? "[" : ", ") + std::to_string(ranks[i]);
+    text += ranks.empty() ? "[]" : "]";
+  }
+  return text.empty() ? "[]" : text + "]";
+}
+
+/// What all ranks must choose alike: the knobs that choose templates and segments, and process
+/// sets.
 std::string settings_of(const Config& config) {
   return "HORA_ALGORITHM='" + config.algorithm +
-         "' HORA_SEGMENT_BYTES=" + std::to_string(config.segment_bytes);
+         "' HORA_SEGMENT_BYTES=" + std::to_string(config.segment_bytes) +
+         " process_sets=" + sets_text(config.process_sets);
+}
+
+/// Error invalid_argument if some static set is none: a rank that there is not, a set twice.
+Result<void> check_sets(const Config& config, int size) {
+  ProcessSets sets(size);
+  for (std::size_t i = 0; i < config.process_sets.size(); ++i) {
+    if (const auto why = sets.refuse(config.process_sets[i])) {
+      return fail(why->kind,
+                  "process_sets entry number " + std::to_string(i) + ": " + why->message);
+    }
+    sets.add(sets.free_id(), config.process_sets[i]);
+  }
+  return {};
 }
 
 /// The layout that all members can have. Error invalid_argument if their settings differ.
@@ -178,6 +205,10 @@ class RuntimeImpl final : public Runtime {
     timeline_.on_fork_child();
   }
 
+  [[nodiscard]] std::vector<SharedSet> process_sets() const override {
+    return engine_->process_sets();
+  }
+
   [[nodiscard]] RuntimeStats stats() const override { return engine_->stats(); }
 
  private:
@@ -198,6 +229,7 @@ class RuntimeImpl final : public Runtime {
     const World& world = control_->world();
     auto layout = agree_layout(world);
     if (!layout) return fail(layout.error());
+    HORA_TRY(check_sets(config_, world.size()));
     auto session =
         build_session(world, listeners, *arena_, *wait_point_,
                       {config_, placement_, *layout, deadline, [this] { return lost_early(); }});

@@ -32,6 +32,11 @@ namespace hora {
 ///   broadcast   root: input; others: output; in place: both the same
 ///   allgather   input: request.shape; output is allocated by Hora (Handle::output); must be null
 ///   barrier     neither
+///   join        neither; until it completes this rank takes part with zeros, and submits nothing
+///   add_set, remove_set   neither; called by all ranks of the job
+///
+/// A collective is run by the ranks of request.set, which must be one of `process_sets` and have
+/// this rank in it. `root` is a rank of the job.
 struct Submission {
   Request request;
   const void* input = nullptr;
@@ -52,6 +57,8 @@ class Completion {
   virtual std::unique_ptr<std::byte[], void (*)(std::byte*)> take_output() = 0;
   [[nodiscard]] virtual const std::vector<std::int64_t>& output_shape() const = 0;
   [[nodiscard]] virtual const std::vector<std::int64_t>& first_dims() const = 0;
+  /// After success. join: the rank that joined last. add_set, remove_set: the set's number.
+  [[nodiscard]] virtual std::int64_t value() const = 0;
 };
 using Handle = std::shared_ptr<Completion>;
 
@@ -113,6 +120,10 @@ class Runtime {
   /// In a forked child: forget everything without touching peers. The parent's
   /// Runtime is unaffected.
   virtual void on_fork_child() = 0;
+
+  /// The process sets that there are: set 0, then by number. A set that add_set has made is here
+  /// when its handle is done.
+  [[nodiscard]] virtual std::vector<SharedSet> process_sets() const = 0;
 
   [[nodiscard]] virtual RuntimeStats stats() const = 0;
 

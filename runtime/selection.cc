@@ -49,35 +49,57 @@ Result<Selection> Selection::make(const Config& config, int self, const Selectio
   return Selection(self, facts, config.segment_bytes, forced);
 }
 
-const AlgorithmRow& Selection::row_for(Kind kind, bool one_rounding, std::uint64_t bytes) const {
+const AlgorithmRow& Selection::row_for(Kind kind, bool one_rounding, std::uint64_t bytes,
+                                       const Topology& topology) const {
+  const bool views_only = topology.is_one_host();
   switch (kind) {
     case Kind::allgather:
-      return row(facts_.views_only() || bytes <= kSocketDirectBytes ? "direct" : "ring",
+      return row(views_only || bytes <= kSocketDirectBytes ? "direct" : "ring",
                  Collective::allgather);
     case Kind::broadcast:
-      return row(facts_.views_only() ? "flat" : "tree", Collective::broadcast);
+      return row(views_only ? "flat" : "tree", Collective::broadcast);
     case Kind::barrier:
       return row("exchange", Collective::barrier);
     case Kind::allreduce:
       break;
+    case Kind::join:
+    case Kind::add_set:
+    case Kind::remove_set:
+      HORA_CHECK(false, "only collectives are run");
   }
-  if (facts_.topology.size() == 1) return row("exchange", Collective::allreduce);
+  if (topology.size() == 1) return row("exchange", Collective::allreduce);
   if (forced_ != nullptr && (forced_->rounds_once || !one_rounding)) return *forced_;
-  if (facts_.views_only()) {
+  if (views_only) {
     return row(bytes <= kExchangeBytes ? "exchange" : "direct", Collective::allreduce);
   }
   if (bytes <= kSocketExchangeBytes) return row("exchange", Collective::allreduce);
   if (bytes <= kSocketDirectBytes || one_rounding) return row("direct", Collective::allreduce);
-  const bool two_levels = facts_.topology.most_ranks() > 1;
+  const bool two_levels = topology.most_ranks() > 1;
   return row(two_levels ? "hierarchical" : "ring", Collective::allreduce);
 }
 
+Selection::Group& Selection::group_of(const ProcessSet& set) {
+  const auto [found, is_new] = groups_.try_emplace(set.ranks);
+  Group& group = found->second;
+  if (is_new) {
+    group.topology = facts_.topology.among(set.ranks);
+    group.me = set.index_of(Rank(self_));
+  }
+  return group;
+}
+
 Selection::Choice Selection::choose(Kind kind, DType dtype, ReduceOp op, std::uint64_t bytes,
-                                    int root) {
-  const AlgorithmRow& chosen = row_for(kind, needs_one_rounding(dtype, op), bytes);
-  auto& schedule = templates_[{&chosen, root}];
+                                    Rank root, const ProcessSet& set) {
+  Group& group = group_of(set);
+  const Topology& topology = group.topology;
+  const bool views_only = topology.is_one_host();
+  const AlgorithmRow& chosen = row_for(kind, needs_one_rounding(dtype, op), bytes, topology);
+  const int root_place = kind == Kind::broadcast ? set.index_of(root) : 0;
+  auto& schedule = group.templates[{&chosen, root_place}];
   if (!schedule) {
-    schedule = std::make_unique<Schedule>(chosen.make(facts_.topology, self_, root));
+    // All templates of a group lay out their slots alike, so the first speaks for an outsider.
+    const int place = std::max(0, group.me);
+    schedule = std::make_unique<Schedule>(chosen.make(topology, place, root_place));
     HORA_CHECK(schedule->tags <= facts_.tags, "the layout has a tag for every message");
   }
 
@@ -85,10 +107,11 @@ Selection::Choice Selection::choose(Kind kind, DType dtype, ReduceOp op, std::ui
   if (wanted == 0) {
     // Shared memory: a segment stays in cache through pack, merge and unpack.
     // Sockets: large writes.
-    const std::uint64_t ranks = static_cast<std::uint64_t>(facts_.topology.size());
-    wanted = facts_.views_only() ? std::max(128 * kKiB, 32 * kKiB * ranks) : 256 * kKiB * ranks;
+    const std::uint64_t ranks = static_cast<std::uint64_t>(topology.size());
+    wanted = views_only ? std::max(128 * kKiB, 32 * kKiB * ranks) : 256 * kKiB * ranks;
   }
-  return {schedule.get(), fit_segment(*schedule, facts_.views_only(), facts_.slot_bytes, wanted)};
+  return {group.me < 0 ? &bystander_ : schedule.get(),
+          fit_segment(*schedule, views_only, facts_.slot_bytes, wanted)};
 }
 
 }  // namespace hora

@@ -1,8 +1,9 @@
 // Selection: which algorithm runs a collective, and in how large segments. Pure.
 //
-// A function of facts that all members share (kind, dtype, bytes, who shares memory with whom),
-// because all must choose the same. Thresholds come from tests/bench/allreduce on 2, 4 and 8 ranks
-// of a 2-core machine; runtime/README.md has the figures.
+// A function of facts that all ranks share (kind, dtype, bytes, the process set, who shares memory
+// with whom), because all must choose the same: the ranks of the set, which run the template, and
+// the others, which pass as many segments as it takes. Thresholds come from tests/bench/allreduce
+// on 2, 4 and 8 ranks of a 2-core machine; runtime/README.md has the figures.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +11,14 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ops/algorithms/algorithms.h"
 #include "ops/schedule.h"
 #include "ops/topology.h"
 #include "runtime/base/config.h"
 #include "runtime/base/result.h"
+#include "runtime/process_set.h"
 #include "runtime/request.h"
 
 namespace hora {
@@ -24,8 +27,6 @@ struct SelectionFacts {
   Topology topology;
   std::uint64_t slot_bytes = 0;
   std::uint16_t tags = 0;  ///< Of the layout: no template may use more.
-
-  [[nodiscard]] bool views_only() const { return topology.is_one_host(); }
 };
 
 /// Chooses and keeps templates. Owner: the progress token.
@@ -38,21 +39,37 @@ class Selection {
     const Schedule* schedule = nullptr;  ///< Lives as long as the Selection.
     std::uint64_t segment_bytes = 0;
   };
-  /// `bytes`: of the whole collective (allgather: the longest contribution). `root`: broadcast.
-  Choice choose(Kind kind, DType dtype, ReduceOp op, std::uint64_t bytes, int root);
+  /// `bytes`: of the whole collective (allgather: the longest contribution). `root`: broadcast; a
+  /// rank of `set`. A rank that is not in the set gets a template without tasks.
+  Choice choose(Kind kind, DType dtype, ReduceOp op, std::uint64_t bytes, Rank root,
+                const ProcessSet& set);
 
  private:
+  /// The ranks of a process set, by their places in it.
+  struct Group {
+    Topology topology;
+    int me = 0;  // -1: not in the set
+    std::map<std::pair<const AlgorithmRow*, int>, std::unique_ptr<Schedule>> templates;
+  };
+
   Selection(int self, const SelectionFacts& facts, std::uint64_t segment_bytes,
             const AlgorithmRow* forced)
-      : self_(self), facts_(facts), segment_bytes_(segment_bytes), forced_(forced) {}
+      : self_(self),
+        facts_(facts),
+        segment_bytes_(segment_bytes),
+        forced_(forced),
+        bystander_(make_bystander()) {}
 
-  const AlgorithmRow& row_for(Kind kind, bool one_rounding, std::uint64_t bytes) const;
+  const AlgorithmRow& row_for(Kind kind, bool one_rounding, std::uint64_t bytes,
+                              const Topology& topology) const;
+  Group& group_of(const ProcessSet& set);
 
   int self_;
   SelectionFacts facts_;
   std::uint64_t segment_bytes_;  // 0: chosen per collective.
   const AlgorithmRow* forced_;   // All-reduce only; may be null.
-  std::map<std::pair<const AlgorithmRow*, int>, std::unique_ptr<Schedule>> templates_;
+  Schedule bystander_;
+  std::map<std::vector<std::int32_t>, Group> groups_;  // by ranks
 };
 
 }  // namespace hora

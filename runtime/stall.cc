@@ -4,8 +4,6 @@
 #include <cstdio>
 #include <utility>
 
-#include "runtime/agreement.h"
-
 namespace hora {
 namespace {
 
@@ -22,19 +20,12 @@ std::string seconds_text(Duration duration) {
   return seconds;
 }
 
-std::vector<std::int32_t> missing(const WaitingTensor& tensor, std::size_t size) {
-  std::vector<std::int32_t> ranks;
-  for (std::int32_t rank = 0; rank < static_cast<std::int32_t>(size); ++rank) {
-    if (!std::binary_search(tensor.have.begin(), tensor.have.end(), rank)) ranks.push_back(rank);
-  }
-  return ranks;
-}
-
 /// What a report is about, without the times: the same picture is not reported twice.
 std::string picture(const std::vector<WaitingTensor>& overdue) {
   std::string text;
   for (const WaitingTensor& tensor : overdue) {
-    text += std::to_string(tensor.request->name.size()) + ":" + tensor.request->name +
+    text += std::to_string(tensor.request->set.value) + "." +
+            std::to_string(tensor.request->name.size()) + ":" + tensor.request->name +
             ranks_text(tensor.have);
   }
   return text;
@@ -54,7 +45,7 @@ std::string missing_names(const std::vector<WaitingTensor>& overdue, std::int32_
   std::string text;
   std::size_t shown = 0;
   for (const WaitingTensor& tensor : overdue) {
-    if (std::binary_search(tensor.have.begin(), tensor.have.end(), rank)) continue;
+    if (!std::binary_search(tensor.missing.begin(), tensor.missing.end(), rank)) continue;
     if (shown > 0) text += ", ";
     if (shown++ == kNamesShown) return text + "...";
     text += name_text(tensor.request->name);
@@ -145,11 +136,14 @@ std::string StallInspector::report(TimePoint now, const std::vector<WaitingTenso
       return text + "\n... and " + std::to_string(overdue.size() - i) + " more";
     }
     const WaitingTensor& tensor = overdue[i];
-    const auto without = missing(tensor, ranks_.size());
-    text += "\n'" + name_text(tensor.request->name) + "' (" +
-            std::string(to_string(tensor.request->kind)) + "): " + ranks_text(tensor.have) +
-            (tensor.have.size() == 1 ? " has it, " : " have it, ") + ranks_text(without) +
-            (without.size() == 1 ? " does not, for " : " do not, for ") +
+    const Request& request = *tensor.request;
+    text += "\n'" + name_text(request.name) + "' (" + std::string(to_string(request.kind));
+    if (members_of(request) != kGlobalSet) {
+      text += " in process set " + std::to_string(request.set.value);
+    }
+    text += "): " + ranks_text(tensor.have) +
+            (tensor.have.size() == 1 ? " has it, " : " have it, ") + ranks_text(tensor.missing) +
+            (tensor.missing.size() == 1 ? " does not, for " : " do not, for ") +
             seconds_text(now - tensor.since) + " s";
   }
   return text;

@@ -20,11 +20,12 @@
 
 namespace hora {
 
-/// A tensor that not all ranks have submitted.
+/// A tensor that not all ranks of its process set have submitted.
 struct WaitingTensor {
   SharedRequest request;
-  TimePoint since;                 ///< When the first rank submitted it.
-  std::vector<std::int32_t> have;  ///< Ascending.
+  TimePoint since;                    ///< When the first rank submitted it.
+  std::vector<std::int32_t> have;     ///< Ascending.
+  std::vector<std::int32_t> missing;  ///< Of the set, without those that have joined; ascending.
 };
 
 /// Owner: the Coordinator.

@@ -167,6 +167,12 @@ std::string_view negotiate_phase(Kind kind) {
       return "NEGOTIATE_BROADCAST";
     case Kind::barrier:
       return "NEGOTIATE_BARRIER";
+    case Kind::join:
+      return "NEGOTIATE_JOIN";
+    case Kind::add_set:
+      return "NEGOTIATE_ADD_PROCESS_SET";
+    case Kind::remove_set:
+      return "NEGOTIATE_REMOVE_PROCESS_SET";
   }
   return "NEGOTIATE";
 }

@@ -22,7 +22,7 @@ constexpr flatbuffers::uoffset_t kMaxDepth = 8, kMaxTables = 1 << 20;
 
 using Builder = flatbuffers::FlatBufferBuilder;
 using Bytes = flatbuffers::Vector<std::uint8_t>;
-using Longs = flatbuffers::Vector<std::int64_t>;
+using Ints = flatbuffers::Vector<std::int32_t>;
 
 tl::unexpected<Error> malformed(const char* what) {
   return fail(ErrorKind::protocol, std::string("malformed negotiation message: ") + what);
@@ -69,21 +69,26 @@ std::string to_text(const Bytes* bytes) {
   return {reinterpret_cast<const char*>(bytes->data()), bytes->size()};
 }
 
-std::vector<std::int64_t> to_longs(const Longs* longs) {
-  if (longs == nullptr) return {};
+template <class Number>
+std::vector<Number> to_numbers(const flatbuffers::Vector<Number>* numbers) {
+  if (numbers == nullptr) return {};
   // The verifier leaves the alignment of a vector's elements open. Both machines are little-endian.
-  std::vector<std::int64_t> values(longs->size());
-  if (!values.empty()) std::memcpy(values.data(), longs->Data(), 8 * values.size());
+  std::vector<Number> values(numbers->size());
+  if (!values.empty()) {
+    std::memcpy(values.data(), numbers->Data(), sizeof(Number) * values.size());
+  }
   return values;
 }
 
 flatbuffers::Offset<wire::Request> put_request(Builder& builder, const Request& request) {
   const auto name = put_bytes(builder, request.name);
   const auto shape = builder.CreateVector(request.shape);
+  flatbuffers::Offset<Ints> members;
+  if (!request.members.empty()) members = builder.CreateVector(request.members);
   return wire::CreateRequest(builder, name, shape, request.prescale, request.postscale,
                              request.root, static_cast<std::uint8_t>(request.kind),
                              static_cast<std::uint8_t>(request.dtype),
-                             static_cast<std::uint8_t>(request.op));
+                             static_cast<std::uint8_t>(request.op), request.set.value, members);
 }
 
 Result<Request> to_request(const wire::Request* from) {
@@ -92,17 +97,19 @@ Result<Request> to_request(const wire::Request* from) {
   Request request;
   const auto dtype = dtype_from(from->dtype());
   const auto op = reduce_op_from(from->op());
-  if (!dtype || !op || from->kind() > static_cast<std::uint8_t>(Kind::barrier)) {
+  if (!dtype || !op || from->kind() > static_cast<std::uint8_t>(kLastKind)) {
     return malformed("unknown kind, data type or operation");
   }
   request.kind = static_cast<Kind>(from->kind());
   request.dtype = *dtype;
   request.op = *op;
   request.name = to_text(from->name());
-  request.shape = to_longs(from->shape());
+  request.shape = to_numbers(from->shape());
   request.root = from->root();
   request.prescale = from->prescale();
   request.postscale = from->postscale();
+  request.set = SetId(from->set());
+  request.members = to_numbers(from->members());
   if (auto checked = check_request(request); !checked) {
     return malformed(checked.error().message.c_str());
   }
@@ -179,7 +186,7 @@ Result<void> take_new_tensors(const wire::NewTensors* from, WireResponse& respon
     NewTensor& added = response.tensors.emplace_back();
     added.request = std::make_shared<const Request>(canonical(std::move(*request)));
     added.slot = tensor->slot();
-    added.first_dims = to_longs(tensor->first_dims());
+    added.first_dims = to_numbers(tensor->first_dims());
     if (added.slot != kNoSlot && added.slot >= kMaxSlots) return malformed("slot out of range");
     for (const std::int64_t dimension : added.first_dims) {
       if (dimension < 0) return malformed("negative first dimension");

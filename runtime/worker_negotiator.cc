@@ -5,6 +5,8 @@
 //  - `cache` and `seen` change in on_root_message only, so that a message says `seen` and means
 //    the cache as it was then. Submissions are looked up when a message is made, not when they
 //    are submitted.
+//  - `sets` changes in on_root_message too: a response names the set as it is at that place of the
+//    stream, and carries it.
 //  - A flush covers all that was submitted before it. Once it is sent the root remembers it, so a
 //    caller that polls a hundred times costs one message: `unflushed` counts what no flush
 //    covers yet.
@@ -24,7 +26,8 @@ constexpr std::size_t kMaxLastWords = 16 << 10;
 }  // namespace
 
 struct WorkerNegotiator::State {
-  State(Rank rank, const NegotiationOptions& options) : self(rank), size(options.size) {}
+  State(Rank rank, const NegotiationOptions& options)
+      : self(rank), sets(options.size, options.sets) {}
 
   struct Hit {
     Slot slot;
@@ -36,12 +39,15 @@ struct WorkerNegotiator::State {
   Result<Response> to_response(WireResponse& from);
   Result<void> add_known(const WireResponse& from, Response& response);
   Result<void> add_new(WireResponse& from, Response& response);
-  Result<void> set_first_dims(const Request& gathered, std::span<const std::int64_t> first_dims,
+  Result<void> take_set(const Request& request, Response& response);
+  Result<void> change_sets(const Request& request, Response& response);
+  Result<void> set_first_dims(const Request& gathered, const ProcessSet& set,
+                              std::span<const std::int64_t> first_dims,
                               ResponseTensor& tensor) const;
-  void count_answered(std::size_t tensors);
+  void count_answered(const Response& response);
 
   Rank self;
-  int size;
+  ProcessSets sets;
   ResponseCache cache;
   std::uint64_t seen = 0;
   std::vector<Request> queue;  // submitted, not yet in a message; from `queue_front` on
@@ -49,6 +55,7 @@ struct WorkerNegotiator::State {
   std::uint64_t pending = 0;    // submitted, not yet answered
   std::uint64_t unflushed = 0;  // of these: submitted since the last flush
   bool flush_wanted = false;
+  bool joined = false;  // submitted a join that is not answered
   std::optional<std::string> last_words;
   bool stopped = false;
   std::vector<Hit> hits;  // of the message being made
@@ -81,6 +88,7 @@ WorkerNegotiator::~WorkerNegotiator() = default;
 
 void WorkerNegotiator::submit(const Request& request) {
   state_->queue.push_back(request);
+  if (request.kind == Kind::join) state_->joined = true;
   ++state_->pending;
   ++state_->unflushed;
 }
@@ -129,7 +137,8 @@ void WorkerNegotiator::State::add(Request& request) {
     return;
   }
   if (gathers) request.shape[0] = first_dim;
-  body_bytes += kRequestOverhead + request.name.size() + 8 * request.shape.size();
+  body_bytes += kRequestOverhead + request.name.size() + 8 * request.shape.size() +
+                4 * request.members.size();
   outgoing.requests.push_back(std::move(request));
 }
 
@@ -152,7 +161,7 @@ Result<WorkerNegotiator::Decoded> WorkerNegotiator::on_root_message(
   for (WireResponse& from : s.incoming.responses) {
     auto response = s.to_response(from);
     if (!response) return fail(std::move(response.error()));
-    s.count_answered(response->tensors.size());
+    s.count_answered(*response);
     decoded.responses.push_back(std::move(*response));
   }
   ++s.seen;
@@ -181,13 +190,13 @@ Result<void> WorkerNegotiator::State::add_known(const WireResponse& from, Respon
   for (const Slot slot : from.slots) {
     const SharedRequest& known = cache.at(slot);
     if (!known) return broken("names a slot that is empty");
-    if (response.tensors.empty()) copy_parameters(*known, response);
+    HORA_TRY(take_set(*known, response));
     ResponseTensor& tensor = response.tensors.emplace_back();
     tensor.request = known;
     if (known->kind != Kind::allgather) continue;
-    const auto count = static_cast<std::size_t>(size);
+    const auto count = static_cast<std::size_t>(response.set->size());
     if (first_dims.size() < count) return broken("lacks first dimensions");
-    HORA_TRY(set_first_dims(*known, first_dims.first(count), tensor));
+    HORA_TRY(set_first_dims(*known, *response.set, first_dims.first(count), tensor));
     first_dims = first_dims.subspan(count);
   }
   return first_dims.empty() ? Result<void>{} : broken("has too many first dimensions");
@@ -196,21 +205,48 @@ Result<void> WorkerNegotiator::State::add_known(const WireResponse& from, Respon
 Result<void> WorkerNegotiator::State::add_new(WireResponse& from, Response& response) {
   for (NewTensor& added : from.tensors) {
     const Request& request = *added.request;
-    if (response.tensors.empty()) copy_parameters(request, response);
+    HORA_TRY(take_set(request, response));
     ResponseTensor& tensor = response.tensors.emplace_back();
     tensor.request = added.request;
     if (request.kind == Kind::allgather && response.error.empty()) {
-      HORA_TRY(set_first_dims(request, added.first_dims, tensor));
+      HORA_TRY(set_first_dims(request, *response.set, added.first_dims, tensor));
     }
     if (added.slot != kNoSlot) cache.put(added.slot, std::move(added.request));
   }
   return {};
 }
 
-Result<void> WorkerNegotiator::State::set_first_dims(const Request& gathered,
+/// The first tensor says what its response is; the others are of the same set.
+Result<void> WorkerNegotiator::State::take_set(const Request& request, Response& response) {
+  if (!response.tensors.empty()) {
+    if (response.set->id == members_of(request)) return {};
+    return broken("has a response of two process sets");
+  }
+  copy_parameters(request, response);
+  response.set = sets.find(members_of(request));
+  if (!response.set) return broken("names a process set that there is not");
+  if (is_collective(request.kind) || !response.error.empty()) return {};
+  return change_sets(request, response);
+}
+
+Result<void> WorkerNegotiator::State::change_sets(const Request& request, Response& response) {
+  if (request.kind == Kind::add_set) {
+    if (sets.refuse(request.members)) return broken("adds an impossible process set");
+    response.set = sets.add(sets.free_id(), request.members);
+  } else if (request.kind == Kind::remove_set) {
+    response.set = sets.find(request.set);
+    if (!response.set || request.set == kGlobalSet) {
+      return broken("removes a process set that there is not");
+    }
+    sets.remove(request.set);
+  }
+  return {};
+}
+
+Result<void> WorkerNegotiator::State::set_first_dims(const Request& gathered, const ProcessSet& set,
                                                      std::span<const std::int64_t> first_dims,
                                                      ResponseTensor& tensor) const {
-  if (first_dims.size() != static_cast<std::size_t>(size) || gathered.shape.empty()) {
+  if (first_dims.size() != static_cast<std::size_t>(set.size()) || gathered.shape.empty()) {
     return broken("lacks first dimensions");
   }
   // Anything that is multiplied later must have passed the bounds.
@@ -221,8 +257,16 @@ Result<void> WorkerNegotiator::State::set_first_dims(const Request& gathered,
   return {};
 }
 
-void WorkerNegotiator::State::count_answered(std::size_t tensors) {
-  pending -= std::min<std::uint64_t>(pending, tensors);
+/// What is answered of this rank's own. A joined rank is answered tensors that it never had; when
+/// the join itself is answered, nothing of this rank is left.
+void WorkerNegotiator::State::count_answered(const Response& response) {
+  const bool mine = response.set->includes(self) || !is_collective(response.kind);
+  if (response.kind == Kind::join) {
+    joined = false;
+    pending = 0;
+  } else if (mine && !joined) {
+    pending -= std::min<std::uint64_t>(pending, response.tensors.size());
+  }
   if (pending == 0) {  // nobody waits for anything
     unflushed = 0;
     flush_wanted = false;

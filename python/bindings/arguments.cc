@@ -22,11 +22,14 @@ std::string type_name(py::handle value) {
 
 }  // namespace
 
-std::string Names::full_name(Kind kind, py::handle name) {
-  const auto index = static_cast<std::size_t>(kind);
+std::string Names::full_name(const Request& request, py::handle name) {
+  const auto index = static_cast<std::size_t>(request.kind);
   HORA_CHECK(index < kPrefixes.size(), "the package names a collective by its number");
   std::string text(kPrefixes[index]);
-  if (name.is_none()) return text + "noname." + std::to_string(++unnamed_[index]);
+  if (name.is_none()) {
+    Counts& counts = request.set == kGlobalSet ? unnamed_ : of_others_[request.set];
+    return text + "noname." + std::to_string(++counts[index]);
+  }
   if (PyUnicode_Check(name.ptr()) == 0) {
     throw py::type_error("name must be a str or None, not " + type_name(name));
   }

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include <pybind11/pybind11.h>
@@ -17,14 +18,19 @@
 namespace hora {
 
 /// The full names of a job's collectives: "allreduce.NAME", or "allreduce.noname.7" for one that
-/// the user did not name; each kind counts for itself. With the GIL.
+/// the user did not name; each kind and each process set counts for itself, because what only some
+/// ranks call must not shift the names of the others. With the GIL.
 class Names {
  public:
-  /// `name`: a str or None. Raises TypeError or ValueError.
-  std::string full_name(Kind kind, pybind11::handle name);
+  /// Of a collective of the request's kind and set. `name`: a str or None. Raises TypeError or
+  /// ValueError.
+  std::string full_name(const Request& request, pybind11::handle name);
 
  private:
-  std::array<std::uint64_t, 4> unnamed_{};  // By kind.
+  using Counts = std::array<std::uint64_t, 4>;  // By kind.
+
+  Counts unnamed_{};                   // Of set 0.
+  std::map<SetId, Counts> of_others_;  // Of the others.
 };
 
 /// A factor; raises TypeError unless it is a number. `argument`: its name.

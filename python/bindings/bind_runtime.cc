@@ -22,7 +22,8 @@ namespace {
 /// One collective call, as the package gives it.
 Submission make_submission(RuntimeBinding& runtime, int kind, py::handle name, int dtype,
                            const py::tuple& shape, std::uintptr_t input, std::uintptr_t output,
-                           int op, py::handle prescale, py::handle postscale, int root) {
+                           int op, py::handle prescale, py::handle postscale, int root,
+                           std::uint32_t set) {
   const std::optional<DType> element = dtype_from(dtype);
   const std::optional<ReduceOp> reduction = reduce_op_from(op);
   if (!element) throw py::value_error("no dtype has the number " + std::to_string(dtype));
@@ -30,7 +31,8 @@ Submission make_submission(RuntimeBinding& runtime, int kind, py::handle name, i
   Submission submission;
   Request& request = submission.request;
   request.kind = static_cast<Kind>(kind);
-  request.name = runtime.names().full_name(request.kind, name);
+  request.set = SetId(set);
+  request.name = runtime.names().full_name(request, name);
   request.dtype = *element;
   request.op = *reduction;
   request.root = root;
@@ -44,26 +46,58 @@ Submission make_submission(RuntimeBinding& runtime, int kind, py::handle name, i
 
 Handle submit(RuntimeBinding& self, int kind, py::handle name, int dtype, const py::tuple& shape,
               std::uintptr_t input, std::uintptr_t output, int op, py::handle prescale,
-              py::handle postscale, int root) {
+              py::handle postscale, int root, std::uint32_t set) {
   return self.submit(make_submission(self, kind, name, dtype, shape, input, output, op, prescale,
-                                     postscale, root));
+                                     postscale, root, set));
 }
 
 /// Returns nothing: a handle would be the most expensive thing about a small allreduce.
 void run(RuntimeBinding& self, int kind, py::handle name, int dtype, const py::tuple& shape,
          std::uintptr_t input, std::uintptr_t output, const py::object& keep, int op,
-         py::handle prescale, py::handle postscale, int root) {
-  self.run(
-      make_submission(self, kind, name, dtype, shape, input, output, op, prescale, postscale, root),
-      keep);
+         py::handle prescale, py::handle postscale, int root, std::uint32_t set) {
+  self.run(make_submission(self, kind, name, dtype, shape, input, output, op, prescale, postscale,
+                           root, set),
+           keep);
 }
 
 Handle gather(RuntimeBinding& self, py::handle name, int dtype, const py::tuple& shape,
-              std::uintptr_t input, const py::object& keep) {
+              std::uintptr_t input, const py::object& keep, std::uint32_t set) {
   const py::float_ one(1.0);
   return self.run(make_submission(self, static_cast<int>(Kind::allgather), name, dtype, shape,
-                                  input, 0, static_cast<int>(ReduceOp::sum), one, one, 0),
+                                  input, 0, static_cast<int>(ReduceOp::sum), one, one, 0, set),
                   keep);
+}
+
+/// What changes who takes part: waits, and gives the handle's value.
+std::int64_t run_change(RuntimeBinding& runtime, Kind kind, SetId set,
+                        std::vector<std::int32_t> members) {
+  Submission submission;
+  submission.request.kind = kind;
+  submission.request.name = "process_set.noname";  // One at a time, whether it comes or goes.
+  submission.request.dtype = DType::uint8;
+  submission.request.set = set;
+  submission.request.members = std::move(members);
+  return runtime.run(std::move(submission), py::none())->value();
+}
+
+std::int64_t join(RuntimeBinding& self) {
+  return run_change(self, Kind::join, kGlobalSet, {});
+}
+
+std::int64_t add_process_set(RuntimeBinding& self, std::vector<std::int32_t> ranks) {
+  return run_change(self, Kind::add_set, kGlobalSet, std::move(ranks));
+}
+
+std::int64_t remove_process_set(RuntimeBinding& self, std::uint32_t set) {
+  return run_change(self, Kind::remove_set, SetId(set), {});
+}
+
+py::dict process_sets_of(const RuntimeBinding& runtime) {
+  py::dict sets;
+  for (const SharedSet& set : runtime.process_sets()) {
+    sets[py::int_(set->id.value)] = py::cast(set->ranks);
+  }
+  return sets;
 }
 
 Output take_output(Completion& completion, std::size_t element_bytes) {
@@ -114,12 +148,19 @@ void bind_runtime(py::module_& module) {
              "Where the bytes of a C-contiguous buffer start; it may not be resized meanwhile.");
   bind_handle(module);
   py::class_<RuntimeBinding>(module, "Runtime", "A member of a job; see hora.init.")
-      .def_static("start", &RuntimeBinding::start)
+      .def_static("start", &RuntimeBinding::start, "process_sets"_a)
       .def("submit", &submit, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "source"_a, "target"_a,
-           "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = 0)
+           "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = 0,
+           "process_set"_a = 0)
       .def("run", &run, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "source"_a, "target"_a, "keep"_a,
-           "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = 0)
-      .def("gather", &gather, "name"_a, "dtype"_a, "shape"_a, "source"_a, "keep"_a)
+           "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = 0,
+           "process_set"_a = 0)
+      .def("gather", &gather, "name"_a, "dtype"_a, "shape"_a, "source"_a, "keep"_a,
+           "process_set"_a = 0)
+      .def("join", &join)
+      .def("add_process_set", &add_process_set, "ranks"_a)
+      .def("remove_process_set", &remove_process_set, "number"_a)
+      .def("process_sets", &process_sets_of)
       .def("wait", &RuntimeBinding::wait, py::arg("handle"))
       .def("poll", &RuntimeBinding::poll, py::arg("handle"))
       .def("start_timeline", &RuntimeBinding::start_timeline, py::arg("pattern"),

@@ -55,10 +55,12 @@ void raise_failure(const Result<void>& outcome) {
 }
 
 /// Calls Runtime::start. What C++ libraries throw below it becomes an Error.
-Result<std::unique_ptr<Runtime>> start_runtime() noexcept {
+Result<std::unique_ptr<Runtime>> start_runtime(
+    std::vector<std::vector<std::int32_t>> process_sets) noexcept {
   try {
     Result<Config> config = read_config(environment());
     if (!config) return fail(config.error());
+    config->process_sets = std::move(process_sets);
     Result<Placement> placement = read_placement(environment());
     if (!placement) return fail(placement.error());
     return Runtime::start(*config, *placement);
@@ -71,8 +73,9 @@ Result<std::unique_ptr<Runtime>> start_runtime() noexcept {
 
 RuntimeBinding::RuntimeBinding(std::unique_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
 
-std::unique_ptr<RuntimeBinding> RuntimeBinding::start() {
-  auto runtime = without_gil([]() noexcept { return start_runtime(); });
+std::unique_ptr<RuntimeBinding> RuntimeBinding::start(
+    std::vector<std::vector<std::int32_t>> process_sets) {
+  auto runtime = without_gil([&]() noexcept { return start_runtime(std::move(process_sets)); });
   if (!runtime) raise_error(runtime.error());
   return std::unique_ptr<RuntimeBinding>(new RuntimeBinding(std::move(*runtime)));
 }

@@ -30,8 +30,9 @@ namespace hora {
 /// Thread-safe as far as Runtime is; its own members are guarded by the GIL.
 class RuntimeBinding {
  public:
-  /// Reads configuration and placement from the environment and joins the job.
-  static std::unique_ptr<RuntimeBinding> start();
+  /// Reads configuration and placement from the environment and joins the job, which has these
+  /// process sets beside the one of all ranks.
+  static std::unique_ptr<RuntimeBinding> start(std::vector<std::vector<std::int32_t>> process_sets);
   ~RuntimeBinding();
   RuntimeBinding(const RuntimeBinding&) = delete;
   RuntimeBinding& operator=(const RuntimeBinding&) = delete;
@@ -53,6 +54,7 @@ class RuntimeBinding {
   void require_own_process() const;
 
   [[nodiscard]] const World& world() const { return runtime_->world(); }
+  [[nodiscard]] std::vector<SharedSet> process_sets() const { return runtime_->process_sets(); }
   [[nodiscard]] RuntimeStats stats() const { return runtime_->stats(); }
 
  private:

@@ -141,7 +141,7 @@ def init(comm: list[int] | None = None, process_sets: object | None = None) -> N
             if _current.pid != os.getpid():
                 _current.runtime.require_own_process()
             return
-        context = Context(_core.Runtime.start())
+        context = Context(_core.Runtime.start([]))
         if comm is not None and comm != list(range(context.size)):
             context.runtime.shutdown("")
             raise ValueError(f"comm must name all {context.size} ranks in order, not {comm}.")

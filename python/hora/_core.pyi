@@ -23,7 +23,7 @@ class Handle:
 
 class Runtime:
     @staticmethod
-    def start() -> Runtime: ...
+    def start(process_sets: list[list[int]]) -> Runtime: ...
     def submit(
         self,
         kind: int,
@@ -36,6 +36,7 @@ class Runtime:
         prescale: float = ...,
         postscale: float = ...,
         root: int = ...,
+        process_set: int = ...,
     ) -> Handle: ...
     def run(
         self,
@@ -50,10 +51,21 @@ class Runtime:
         prescale: float = ...,
         postscale: float = ...,
         root: int = ...,
+        process_set: int = ...,
     ) -> None: ...
     def gather(
-        self, name: str | None, dtype: int, shape: tuple[int, ...], source: int, keep: object
+        self,
+        name: str | None,
+        dtype: int,
+        shape: tuple[int, ...],
+        source: int,
+        keep: object,
+        process_set: int = ...,
     ) -> Handle: ...
+    def join(self) -> int: ...
+    def add_process_set(self, ranks: list[int]) -> int: ...
+    def remove_process_set(self, number: int) -> int: ...
+    def process_sets(self) -> dict[int, list[int]]: ...
     def wait(self, handle: Handle) -> None: ...
     def poll(self, handle: Handle) -> bool: ...
     def start_timeline(self, pattern: str, mark_cycles: bool) -> None: ...

@@ -38,6 +38,8 @@ struct Config {
   bool stall_check_disable = false;
   double stall_check_seconds = 60;    ///< Report tensors that wait longer than this.
   double stall_shutdown_seconds = 0;  ///< End the job after this long; 0: never.
+  /// Static process sets. Given to init, not read from the environment.
+  std::vector<std::vector<std::int32_t>> process_sets;
   std::string timeline;               ///< Chrome-trace file, or empty. %r is the rank.
   bool timeline_mark_cycles = false;  ///< A mark in it for each round of negotiation.
   std::string algorithm;              ///< Force an algorithm by name; tests and benchmarks.

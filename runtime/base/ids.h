@@ -33,6 +33,9 @@ using Epoch = Id<struct EpochTag, std::uint32_t>;
 /// An ordered stream of collectives. The engine runs lanes independently of each other.
 using Lane = Id<struct LaneTag, std::uint16_t>;
 
+/// Number of a process set of a World; 0: all ranks.
+using SetId = Id<struct SetTag, std::uint32_t>;
+
 /// 128 random bits that name one incarnation of one worker, and never another.
 struct WorkerId {
   std::array<std::byte, 16> bytes{};

@@ -401,7 +401,8 @@ TEST_CASE("mismatch: kinds, types, operations, scales, roots, and shapes of allg
   const Response invalid = answer_to({outside, outside});
   CHECK(invalid.error_kind == ErrorKind::invalid_argument);
   CHECK(invalid.error ==
-        "broadcast received invalid root rank 2: ranks are 0 to 1. (tensor 'b', on all ranks)");
+        "broadcast received invalid root rank 2 for provided process set: it has ranks 0,1. "
+        "(tensor 'b', on all ranks)");
 }
 
 TEST_CASE("mismatch: what a kind does not use does not matter") {

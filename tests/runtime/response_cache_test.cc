@@ -24,8 +24,8 @@ TEST_CASE("cache: a tensor is found by all of itself") {
   CHECK_FALSE(cache.at(2));
   CHECK_FALSE(cache.at(99));
   cache.put(3, shared("y"));
-  CHECK(cache.find_name("x") == kNoSlot);
-  CHECK(cache.find_name("y") == 3);
+  CHECK(cache.find_key({kGlobalSet, "x"}) == kNoSlot);
+  CHECK(cache.find_key({kGlobalSet, "y"}) == 3);
   cache.put(1, shared("y", 7));  // a name has one slot
   CHECK(cache.find(*shared("y", 7)) == 1);
   CHECK_FALSE(cache.at(3));
