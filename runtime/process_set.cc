@@ -61,8 +61,8 @@ std::optional<Error> ProcessSets::refuse(const std::vector<std::int32_t>& given)
   }
   for (const SharedSet& set : by_id_) {
     if (set && set->ranks == ranks) {
-      return bad("Attempted to add a duplicate process set: " + ranks_text(ranks) + " are " +
-                 set_text(*set) + " already");
+      return bad("Attempted to add a duplicate process set: " + set_text(*set) +
+                 " has the same ranks");
     }
   }
   return std::nullopt;

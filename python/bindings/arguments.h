@@ -25,6 +25,8 @@ class Names {
   /// Of a collective of the request's kind and set. `name`: a str or None. Raises TypeError or
   /// ValueError.
   std::string full_name(const Request& request, pybind11::handle name);
+  /// The number names a new set, whose unnamed collectives are counted from 1.
+  void begin(SetId set) { of_others_.erase(set); }
 
  private:
   using Counts = std::array<std::uint64_t, 4>;  // By kind.

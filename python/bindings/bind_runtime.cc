@@ -85,7 +85,9 @@ std::int64_t join(RuntimeBinding& self) {
 }
 
 std::int64_t add_process_set(RuntimeBinding& self, std::vector<std::int32_t> ranks) {
-  return run_change(self, Kind::add_set, kGlobalSet, std::move(ranks));
+  const std::int64_t number = run_change(self, Kind::add_set, kGlobalSet, std::move(ranks));
+  self.names().begin(SetId(static_cast<std::uint32_t>(number)));
+  return number;
 }
 
 std::int64_t remove_process_set(RuntimeBinding& self, std::uint32_t set) {

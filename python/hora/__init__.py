@@ -15,7 +15,6 @@ from hora import _core
 from hora._context import (
     cross_rank,
     cross_size,
-    init,
     is_homogeneous,
     is_initialized,
     local_rank,
@@ -38,19 +37,32 @@ from hora._features import (
     nccl_built,
     rocm_built,
 )
+from hora._startup import init
 from hora.exceptions import HoraInternalError, HorovodInternalError
+from hora.process_sets import (
+    ProcessSet,
+    add_process_set,
+    get_process_set_ids_and_ranks,
+    global_process_set,
+    process_set_included,
+    remove_process_set,
+)
 
 __version__ = _core.__version__
 
 __all__ = [
     "HoraInternalError",
     "HorovodInternalError",
+    "ProcessSet",
     "__version__",
+    "add_process_set",
     "ccl_built",
     "cross_rank",
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "get_process_set_ids_and_ranks",
+    "global_process_set",
     "gloo_built",
     "gloo_enabled",
     "init",
@@ -62,7 +74,9 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "process_set_included",
     "rank",
+    "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",

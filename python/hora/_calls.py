@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hora import _context, _core
+from hora.process_sets import ProcessSet, global_process_set, registered_id
 
 Average = 0
 Sum = 1
@@ -23,6 +24,13 @@ Adasum = 2
 Min = 3
 Max = 4
 Product = 5
+
+# What a collective is called in messages.
+PREFIXES = {
+    _core.ALLREDUCE: "allreduce",
+    _core.ALLGATHER: "allgather",
+    _core.BROADCAST: "broadcast",
+}
 
 _OPS = frozenset((Average, Sum, Min, Max, Product))
 
@@ -52,13 +60,16 @@ def reduction(op: int | None, average: bool | None) -> int:
     return op
 
 
-def checked_root(root_rank: int) -> int:
-    """Return `root_rank`, or raise ValueError when there is no such rank."""
+def checked_root(root_rank: int, process_set: ProcessSet = global_process_set) -> int:
+    """Return `root_rank`, or raise ValueError when the set has no such rank."""
     context = _context.current()
-    if not 0 <= root_rank < context.size:
+    is_global = registered_id(process_set, "broadcast") == 0
+    if is_global and 0 <= root_rank < context.size:
+        return root_rank
+    if is_global or root_rank not in process_set.ranks:
         raise ValueError(
             f"broadcast received invalid root rank {root_rank} for provided process set: "
-            f"ranks are 0 to {context.size - 1}."
+            f"its ranks are {process_set.ranks}."
         )
     return root_rank
 
@@ -75,18 +86,60 @@ def start(
     prescale: float = 1.0,
     postscale: float = 1.0,
     root: int = 0,
+    process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start a collective and return its handle; `finish` makes the result of `synchronize`."""
     context = _context.current()
     handle = context.runtime.submit(
-        kind, name, dtype, shape, source, target, op, prescale, postscale, root
+        kind,
+        name,
+        dtype,
+        shape,
+        source,
+        target,
+        op,
+        prescale,
+        postscale,
+        root,
+        registered_id(process_set, PREFIXES[kind]),
     )
     return context.keep(handle, finish)
 
 
-def barrier() -> None:
-    """Wait until all ranks have come here."""
-    _context.current().runtime.run(_core.BARRIER, "noname", _core.DTYPES["uint8"], (), 0, 0, None)
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Wait until all ranks of the set have come here.
+
+    Collectives that are in flight need not complete for that.
+    """
+    context = _context.current()
+    number = registered_id(process_set, "barrier")
+    uint8 = _core.DTYPES["uint8"]
+    context.runtime.run(_core.BARRIER, "noname", uint8, (), 0, 0, None, process_set=number)
+
+
+def join(device: int = -1) -> int:
+    """Wait until all ranks have joined: for ranks that have different numbers of steps to do.
+
+    Until then this rank takes part in what the others do, in all process sets that it is in: it
+    gives zeros to every allreduce and comes to every barrier. An average divides by the size of the
+    set all the same, and Min, Max and Product see the zeros. Other collectives need this rank and
+    fail on the ranks that call them.
+
+    Parameters
+    ----------
+    device
+        Accepted for compatibility.
+
+    Returns
+    -------
+    The rank that joined last; the same on all ranks.
+
+    Raises
+    ------
+    HoraInternalError
+        The job has failed.
+    """
+    return _context.current().runtime.join()
 
 
 def poll(handle: int) -> bool:

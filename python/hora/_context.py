@@ -1,8 +1,8 @@
 """The life of a rank in this process: init, shutdown, fork, exit.
 
 The API is a set of functions, so the package must remember which job it is in: a :class:`Context`,
-made by :func:`init` and dropped by :func:`shutdown`. It holds the runtime, this rank's numbers and
-the table of asynchronous handles. Nothing else in the package has state.
+made by :func:`hora.init` and dropped by :func:`shutdown`. It holds the runtime, this rank's
+numbers and the table of asynchronous handles. Nothing else in the package has state.
 
 Rules
 -----
@@ -111,37 +111,22 @@ def is_initialized() -> bool:
     return _current is not None
 
 
-def init(comm: list[int] | None = None, process_sets: object | None = None) -> None:
-    """Join the job; does nothing when already initialized.
+def is_current(context: Context) -> bool:
+    """Return whether this is the context of now: `shutdown` has not been called since."""
+    return context is _current
 
-    The place of this process (rank, size, where to meet the others) and all options come from the
-    environment, which ``horarun`` sets. Without a launcher this is a job of one.
 
-    Parameters
-    ----------
-    comm : list of int, optional
-        Must name all ranks in order, if given.
-    process_sets : optional
-        Must be None or empty: this version has the global set alone.
-
-    Raises
-    ------
-    ValueError
-        An environment variable or an argument is wrong.
-    HoraInternalError
-        The job could not be formed, for example because some ranks did not come in time.
-    """
+def enter(comm: list[int] | None, process_sets: list[list[int]]) -> Context:
+    """Join the job, for :func:`hora.init`, and return the context; does nothing in a job."""
     global _current
-    if process_sets:
-        raise ValueError("process_sets are not supported by this version of Hora; pass None.")
     if comm is not None and not isinstance(comm, list):
         raise ValueError("comm must be None or a list of ranks: Hora does not use MPI.")
     with _lock:
         if _current is not None:
             if _current.pid != os.getpid():
                 _current.runtime.require_own_process()
-            return
-        context = Context(_core.Runtime.start([]))
+            return _current
+        context = Context(_core.Runtime.start(process_sets))
         if comm is not None and comm != list(range(context.size)):
             context.runtime.shutdown("")
             raise ValueError(f"comm must name all {context.size} ranks in order, not {comm}.")
@@ -150,6 +135,7 @@ def init(comm: list[int] | None = None, process_sets: object | None = None) -> N
         atexit.unregister(_at_exit)
         atexit.register(_at_exit)
         _current = context
+        return context
 
 
 def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Callable
 
 from hora import _calls, _context, _core
 from hora.exceptions import HoraInternalError
+from hora.process_sets import ProcessSet, global_process_set, registered_id
 
 _HEADER = struct.Struct("qq")
 
@@ -33,7 +34,7 @@ def dumps(obj: object) -> bytes:
     return pickled
 
 
-def _broadcast_bytes(buffer: bytearray, root: int, name: str) -> None:
+def _broadcast_bytes(buffer: bytearray, root: int, name: str, process_set: ProcessSet) -> None:
     address = _core.address(buffer)
     _context.current().runtime.run(
         _core.BROADCAST,
@@ -44,11 +45,17 @@ def _broadcast_bytes(buffer: bytearray, root: int, name: str) -> None:
         address,
         buffer,
         root=root,
+        process_set=registered_id(process_set, "broadcast"),
     )
 
 
-def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:
-    """Return the root's object on every rank.
+def broadcast_object(
+    obj: Any = None,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Return the root's object on every rank of the set.
 
     Parameters
     ----------
@@ -58,41 +65,49 @@ def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = Non
         Whose object it is.
     name
         Names the call, the same on all ranks; needed only when several are under way at once.
+    process_set
+        Whose ranks take part; the root is one of them.
 
     Raises
     ------
     HoraInternalError
         The root could not pickle its object (there, the original exception is raised).
     """
-    pickled = broadcast_pickle(lambda: dumps(obj), root_rank, "object" if name is None else name)
+    name = "object" if name is None else name
+    pickled = broadcast_pickle(lambda: dumps(obj), root_rank, name, process_set)
     return obj if pickled is None else pickle.loads(pickled)
 
 
-def broadcast_pickle(dump: Callable[[], bytes], root_rank: int, name: str) -> bytearray | None:
+def broadcast_pickle(
+    dump: Callable[[], bytes],
+    root_rank: int,
+    name: str,
+    process_set: ProcessSet = global_process_set,
+) -> bytearray | None:
     """Return what the root's `dump` returns, on the other ranks; None on the root itself.
 
     `dump` is called on the root alone. What it raises is raised there, and as a HoraInternalError
     on the others.
     """
-    root = _calls.checked_root(root_rank)
+    root = _calls.checked_root(root_rank, process_set)
     if _context.current().rank == root:
-        _send_pickle(dump, root, name)
+        _send_pickle(dump, root, name, process_set)
         return None
     header = bytearray(_HEADER.size)
-    _broadcast_bytes(header, root, f"{name}.header")
+    _broadcast_bytes(header, root, f"{name}.header", process_set)
     length, failed = _HEADER.unpack(header)
     payload = bytearray(length)
-    _broadcast_bytes(payload, root, f"{name}.data")
+    _broadcast_bytes(payload, root, f"{name}.data", process_set)
     if failed:
         raise _not_pickled("broadcast", name, root, payload)
     return payload
 
 
-def _send_pickle(dump: Callable[[], bytes], root: int, name: str) -> None:
+def _send_pickle(dump: Callable[[], bytes], root: int, name: str, process_set: ProcessSet) -> None:
     payload, error = _tried(dump)
     header = bytearray(_HEADER.pack(len(payload), error is not None))
-    _broadcast_bytes(header, root, f"{name}.header")
-    _broadcast_bytes(payload, root, f"{name}.data")
+    _broadcast_bytes(header, root, f"{name}.header", process_set)
+    _broadcast_bytes(payload, root, f"{name}.data", process_set)
     if error is not None:
         raise error
 
@@ -115,8 +130,10 @@ def _not_pickled(what: str, name: str, rank: int, text: Any) -> HoraInternalErro
     return error
 
 
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """Return the objects of all ranks, in rank order.
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """Return the objects of all ranks of the set, in rank order.
 
     `name` names the call, the same on all ranks; needed only when several are under way at once.
 
@@ -135,13 +152,14 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
         (len(payload),),
         _core.address(payload),
         payload,
+        registered_id(process_set, "allgather"),
     )
     gathered = memoryview(handle.take_output(1))
     if error is not None:
         raise error
     objects = []
     offset = 0
-    for rank, length in enumerate(handle.first_dims):
+    for rank, length in zip(process_set.ranks, handle.first_dims):
         pickled, failed = gathered[offset : offset + length - 1], gathered[offset + length - 1]
         if failed:
             raise _not_pickled("allgather", name, rank, pickled)

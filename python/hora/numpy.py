@@ -22,9 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 import hora
 from hora import *  # noqa: F403
 from hora import _calls, _context, _core, _objects, _parameters
-from hora._calls import Adasum, Average, Max, Min, Product, Sum, poll, synchronize
+from hora._calls import Adasum, Average, Max, Min, Product, Sum, join, poll, synchronize
 from hora._objects import allgather_object
-from hora.process_sets import ProcessSet, global_process_set, require_global
+from hora.process_sets import ProcessSet, global_process_set, registered_id
 
 __all__ = [
     "Adasum",
@@ -32,7 +32,6 @@ __all__ = [
     "Compression",
     "Max",
     "Min",
-    "ProcessSet",
     "Product",
     "Sum",
     "allgather",
@@ -49,7 +48,7 @@ __all__ = [
     "broadcast_async_",
     "broadcast_object",
     "broadcast_parameters",
-    "global_process_set",
+    "join",
     "poll",
     "synchronize",
 ]
@@ -158,12 +157,12 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Reduce a tensor over all ranks.
+    """Reduce a tensor over the ranks of a process set.
 
     Parameters
     ----------
     tensor
-        The same shape and dtype on all ranks.
+        The same shape and dtype on all ranks of the set.
     average
         Deprecated: True means ``op=Average``, False ``op=Sum``.
     name
@@ -175,11 +174,11 @@ def allreduce(
     prescale_factor, postscale_factor
         Multiply each input before, and the result after the reduction.
     process_set
-        The global one.
+        Whose ranks reduce; they alone call.
 
     Returns
     -------
-    A new array of the same shape, equal on all ranks to the last bit.
+    A new array of the same shape, equal on all ranks of the set to the last bit.
 
     Raises
     ------
@@ -189,7 +188,6 @@ def allreduce(
         The ranks disagree, or the job has failed.
     """
     op = _calls.reduction(op, average)
-    require_global(process_set)
     compressed, ctx = compression.compress(np.asarray(tensor))
     source = _readable(compressed)
     output = np.empty(source.shape, source.dtype)
@@ -204,6 +202,8 @@ def allreduce(
         op,
         prescale_factor,
         postscale_factor,
+        0,
+        registered_id(process_set, "allreduce"),
     )
     result: Array = compression.decompress(output, ctx)
     return result
@@ -220,11 +220,11 @@ def allreduce_async(
 ) -> int:
     """Start an `allreduce` and return its handle."""
     op = _calls.reduction(op, average)
-    require_global(process_set)
     source = _readable(tensor)
     output = np.empty(source.shape, source.dtype)
+    finish = partial(_keep, source, output)
     return _start_allreduce(
-        name, source, output, partial(_keep, source, output), op, prescale_factor, postscale_factor
+        name, source, output, finish, op, prescale_factor, postscale_factor, process_set
     )
 
 
@@ -239,7 +239,6 @@ def allreduce_(
 ) -> Array:
     """Reduce in place and return the same array; see `allreduce`."""
     op = _calls.reduction(op, average)
-    require_global(process_set)
     buffer = _writable(tensor)
     address = _core.address(buffer)
     _context.current().runtime.run(
@@ -253,6 +252,8 @@ def allreduce_(
         op,
         prescale_factor,
         postscale_factor,
+        0,
+        registered_id(process_set, "allreduce"),
     )
     return _write_back(tensor, buffer)
 
@@ -268,16 +269,10 @@ def allreduce_async_(
 ) -> int:
     """Start an `allreduce_` and return its handle."""
     op = _calls.reduction(op, average)
-    require_global(process_set)
     buffer = _writable(tensor)
+    finish = partial(_write_back, tensor, buffer)
     return _start_allreduce(
-        name,
-        buffer,
-        buffer,
-        partial(_write_back, tensor, buffer),
-        op,
-        prescale_factor,
-        postscale_factor,
+        name, buffer, buffer, finish, op, prescale_factor, postscale_factor, process_set
     )
 
 
@@ -293,6 +288,7 @@ def _start_allreduce(
     op: int,
     prescale: float,
     postscale: float,
+    process_set: ProcessSet,
 ) -> int:
     return _calls.start(
         _core.ALLREDUCE,
@@ -305,6 +301,7 @@ def _start_allreduce(
         op,
         prescale,
         postscale,
+        process_set=process_set,
     )
 
 
@@ -313,14 +310,18 @@ def allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Concatenate the tensors of all ranks along their first dimension, in rank order.
+    """Concatenate the tensors of the set's ranks along their first dimension, in rank order.
 
     The first dimension may differ between ranks, also be 0; the others must be equal.
     """
-    require_global(process_set)
     source = _readable(tensor)
     handle = _context.current().runtime.gather(
-        name, _NUMBERS[source.dtype], source.shape, _core.address(source), source
+        name,
+        _NUMBERS[source.dtype],
+        source.shape,
+        _core.address(source),
+        source,
+        registered_id(process_set, "allgather"),
     )
     return _gathered(source.dtype, source, handle)
 
@@ -331,7 +332,6 @@ def allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an `allgather` and return its handle."""
-    require_global(process_set)
     source = _readable(tensor)
     return _calls.start(
         _core.ALLGATHER,
@@ -341,6 +341,7 @@ def allgather_async(
         _core.address(source),
         0,
         partial(_gathered, source.dtype, source),
+        process_set=process_set,
     )
 
 
@@ -350,9 +351,10 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Return the root's tensor on every rank, as a new array.
+    """Return the root's tensor on every rank of the set, as a new array.
 
-    Shape and dtype must be equal on all ranks.
+    `root_rank` is a rank of the job, not a place in the set. Shape and dtype must be equal on all
+    ranks of the set.
     """
     buffer = np.array(tensor, order="C")
     return broadcast_(buffer, root_rank, name, process_set)
@@ -376,8 +378,7 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> Array:
     """Overwrite the tensor with the root's, in place, and return it."""
-    require_global(process_set)
-    root = _calls.checked_root(root_rank)
+    root = _calls.checked_root(root_rank, process_set)
     buffer = _writable(tensor)
     address = _core.address(buffer)
     _context.current().runtime.run(
@@ -389,6 +390,7 @@ def broadcast_(
         address,
         buffer,
         root=root,
+        process_set=registered_id(process_set, "broadcast"),
     )
     return _write_back(tensor, buffer)
 
@@ -400,8 +402,7 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start a `broadcast_` and return its handle."""
-    require_global(process_set)
-    root = _calls.checked_root(root_rank)
+    root = _calls.checked_root(root_rank, process_set)
     buffer = _writable(tensor)
     address = _core.address(buffer)
     return _calls.start(
@@ -413,13 +414,13 @@ def broadcast_async_(
         address,
         partial(_write_back, tensor, buffer),
         root=root,
+        process_set=process_set,
     )
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until all ranks have come here."""
-    require_global(process_set)
-    _calls.barrier()
+    """Wait until all ranks of the set have come here."""
+    _calls.barrier(process_set)
 
 
 def broadcast_parameters(params: Mapping[str, Array] | Iterable[Any], root_rank: int) -> None:
@@ -442,6 +443,5 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return the root's object on every rank; None will do on the other ranks."""
-    require_global(process_set)
-    return _objects.broadcast_object(obj, root_rank, name)
+    """Return the root's object on every rank of the set; None will do on the other ranks."""
+    return _objects.broadcast_object(obj, root_rank, name, process_set)

@@ -18,9 +18,8 @@ except ImportError as error:
 
 import hora
 from hora import *  # noqa: F403
-from hora._calls import Adasum, Average, Max, Min, Product, Sum, poll, synchronize
+from hora._calls import Adasum, Average, Max, Min, Product, Sum, join, poll, synchronize
 from hora._objects import allgather_object
-from hora.process_sets import ProcessSet, global_process_set
 from hora.torch.compression import Compression
 from hora.torch.functions import (
     broadcast_object,
@@ -50,7 +49,6 @@ __all__ = [
     "DistributedOptimizer",
     "Max",
     "Min",
-    "ProcessSet",
     "Product",
     "Sum",
     "SyncBatchNorm",
@@ -69,7 +67,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
-    "global_process_set",
+    "join",
     "poll",
     "synchronize",
 ]

@@ -19,6 +19,7 @@ import torch
 
 from hora import _context
 from hora._calls import Average
+from hora.process_sets import ProcessSet
 from hora.torch import blocking
 
 # One gradient per argument of `forward`; only the tensor has one.
@@ -36,53 +37,57 @@ class Allreduce(torch.autograd.Function):
         op: int,
         prescale: float,
         postscale: float,
+        process_set: ProcessSet,
     ) -> torch.Tensor:
         """Reduce `tensor`."""
-        ctx.arguments = (op, prescale, postscale)
-        return blocking.reduce_new(tensor, name, op, prescale, postscale)
+        ctx.arguments = (op, prescale, postscale, process_set)
+        return blocking.reduce_new(tensor, name, op, prescale, postscale, process_set)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Gradients:
         """Reduce the gradient in the same way."""
-        op, prescale, postscale = ctx.arguments
-        return allreduce(gradients[0], None, op, prescale, postscale), None, None, None, None
+        reduced = allreduce(gradients[0], None, *ctx.arguments)
+        return reduced, None, None, None, None, None
 
 
 class Allgather(torch.autograd.Function):
     """Differentiable allgather."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: str | None) -> torch.Tensor:
+    def forward(
+        ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet
+    ) -> torch.Tensor:
         """Gather `tensor`."""
-        output, rows = blocking.gather_new(tensor, name)
-        rank = _context.current().rank
-        ctx.first, ctx.count = sum(rows[:rank]), rows[rank]
+        output, rows = blocking.gather_new(tensor, name, process_set)
+        place = process_set.ranks.index(_context.current().rank)
+        ctx.process_set, ctx.first, ctx.count = process_set, sum(rows[:place]), rows[place]
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Gradients:
         """Average the gradient and take this rank's rows."""
-        return allreduce(gradients[0], None, Average, 1.0, 1.0).narrow(
-            0, ctx.first, ctx.count
-        ), None
+        averaged = allreduce(gradients[0], None, Average, 1.0, 1.0, ctx.process_set)
+        return averaged.narrow(0, ctx.first, ctx.count), None, None
 
 
 class Broadcast(torch.autograd.Function):
     """Differentiable broadcast."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None) -> torch.Tensor:
+    def forward(
+        ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+    ) -> torch.Tensor:
         """Broadcast `tensor`."""
-        ctx.root_rank = root_rank
-        return blocking.broadcast_new(tensor, root_rank, name)
+        ctx.root_rank, ctx.process_set = root_rank, process_set
+        return blocking.broadcast_new(tensor, root_rank, name, process_set)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Gradients:
         """Average the gradient; it belongs to the root."""
-        averaged = allreduce(gradients[0], None, Average, 1.0, 1.0)
+        averaged = allreduce(gradients[0], None, Average, 1.0, 1.0, ctx.process_set)
         if _context.current().rank != ctx.root_rank:
             averaged = torch.zeros_like(averaged)
-        return averaged, None, None
+        return averaged, None, None, None
 
 
 # `apply` has no types of its own.
@@ -92,20 +97,27 @@ _broadcast: Any = Broadcast.apply
 
 
 def allreduce(
-    tensor: torch.Tensor, name: str | None, op: int, prescale: float, postscale: float
+    tensor: torch.Tensor,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
 ) -> torch.Tensor:
     """Reduce into a new tensor, with a gradient."""
-    result: torch.Tensor = _allreduce(tensor, name, op, prescale, postscale)
+    result: torch.Tensor = _allreduce(tensor, name, op, prescale, postscale, process_set)
     return result
 
 
-def allgather(tensor: torch.Tensor, name: str | None) -> torch.Tensor:
+def allgather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> torch.Tensor:
     """Gather into a new tensor, with a gradient."""
-    result: torch.Tensor = _allgather(tensor, name)
+    result: torch.Tensor = _allgather(tensor, name, process_set)
     return result
 
 
-def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None) -> torch.Tensor:
+def broadcast(
+    tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+) -> torch.Tensor:
     """Broadcast into a new tensor, with a gradient."""
-    result: torch.Tensor = _broadcast(tensor, root_rank, name)
+    result: torch.Tensor = _broadcast(tensor, root_rank, name, process_set)
     return result

@@ -8,11 +8,17 @@ from __future__ import annotations
 import torch
 
 from hora import _calls, _context, _core
+from hora.process_sets import ProcessSet, global_process_set, registered_id
 from hora.torch.tensors import DTYPES, gathered, output_for, readable, writable, write_back
 
 
 def reduce_new(
-    tensor: torch.Tensor, name: str | None, op: int, prescale: float, postscale: float
+    tensor: torch.Tensor,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce into a new tensor."""
     source = readable(tensor)
@@ -28,12 +34,19 @@ def reduce_new(
         op,
         prescale,
         postscale,
+        0,
+        registered_id(process_set, "allreduce"),
     )
     return output
 
 
 def reduce_in_place(
-    tensor: torch.Tensor, name: str | None, op: int, prescale: float, postscale: float
+    tensor: torch.Tensor,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Reduce in place."""
     buffer = writable(tensor)
@@ -49,22 +62,36 @@ def reduce_in_place(
         op,
         prescale,
         postscale,
+        0,
+        registered_id(process_set, "allreduce"),
     )
     return write_back(tensor, buffer)
 
 
-def gather_new(tensor: torch.Tensor, name: str | None) -> tuple[torch.Tensor, tuple[int, ...]]:
+def gather_new(
+    tensor: torch.Tensor, name: str | None, process_set: ProcessSet = global_process_set
+) -> tuple[torch.Tensor, tuple[int, ...]]:
     """Gather: the result, and the first dimension of each rank."""
     source = readable(tensor)
     handle = _context.current().runtime.gather(
-        name, DTYPES[source.dtype], source.shape, source.data_ptr(), source
+        name,
+        DTYPES[source.dtype],
+        source.shape,
+        source.data_ptr(),
+        source,
+        registered_id(process_set, "allgather"),
     )
     return gathered(source, handle), handle.first_dims
 
 
-def broadcast_in_place(tensor: torch.Tensor, root_rank: int, name: str | None) -> torch.Tensor:
+def broadcast_in_place(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
     """Broadcast in place."""
-    root = _calls.checked_root(root_rank)
+    root = _calls.checked_root(root_rank, process_set)
     buffer = writable(tensor)
     address = buffer.data_ptr()
     _context.current().runtime.run(
@@ -76,13 +103,19 @@ def broadcast_in_place(tensor: torch.Tensor, root_rank: int, name: str | None) -
         address,
         buffer,
         root=root,
+        process_set=registered_id(process_set, "broadcast"),
     )
     return write_back(tensor, buffer)
 
 
-def broadcast_new(tensor: torch.Tensor, root_rank: int, name: str | None) -> torch.Tensor:
+def broadcast_new(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
     """Broadcast into a new tensor."""
-    return broadcast_in_place(own_copy(tensor), root_rank, name)
+    return broadcast_in_place(own_copy(tensor), root_rank, name, process_set)
 
 
 def own_copy(tensor: torch.Tensor) -> torch.Tensor:

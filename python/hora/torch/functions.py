@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from hora import _objects, _parameters
-from hora.process_sets import ProcessSet, global_process_set, require_global
+from hora.process_sets import ProcessSet, global_process_set
 from hora.torch.ops import broadcast_async_
 from hora.torch.optimizer import DistributedFace
 from hora.torch.tensors import DTYPES
@@ -64,12 +64,11 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Return the root's object on every rank; None will do on the other ranks.
+    """Return the root's object on every rank of the set; None will do on the other ranks.
 
     The object is pickled (with cloudpickle where installed). The root gets its own object back.
     """
-    require_global(process_set)
-    return _objects.broadcast_object(obj, root_rank, name)
+    return _objects.broadcast_object(obj, root_rank, name, process_set)
 
 
 class _Pickler(pickle.Pickler):

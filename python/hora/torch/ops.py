@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from hora import _calls, _context, _core
-from hora.process_sets import ProcessSet, global_process_set, require_global
+from hora.process_sets import ProcessSet, global_process_set
 from hora.torch import autograd
 from hora.torch.blocking import (
     broadcast_in_place,
@@ -59,12 +59,12 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Reduce a tensor over all ranks; differentiable.
+    """Reduce a tensor over the ranks of a process set; differentiable.
 
     Parameters
     ----------
     tensor
-        The same shape and dtype on all ranks.
+        The same shape and dtype on all ranks of the set.
     average
         Deprecated: True means ``op=Average``, False ``op=Sum``.
     name
@@ -76,19 +76,19 @@ def allreduce(
     prescale_factor, postscale_factor
         Multiply each input before, and the result after the reduction.
     process_set
-        The global one.
+        Whose ranks reduce; they alone call.
 
     Returns
     -------
-    A new tensor of the same shape, equal on all ranks to the last bit.
+    A new tensor of the same shape, equal on all ranks of the set to the last bit.
     """
     op = _calls.reduction(op, average)
-    require_global(process_set)
     compressed, ctx = compression.compress(tensor)
     if compressed.requires_grad and torch.is_grad_enabled():
-        reduced = autograd.allreduce(compressed, name, op, prescale_factor, postscale_factor)
+        reduce = autograd.allreduce
     else:
-        reduced = reduce_new(compressed, name, op, prescale_factor, postscale_factor)
+        reduce = reduce_new
+    reduced = reduce(compressed, name, op, prescale_factor, postscale_factor, process_set)
     result: torch.Tensor = compression.decompress(reduced, ctx)
     return result
 
@@ -104,11 +104,12 @@ def allreduce_async(
 ) -> int:
     """Start an allreduce into a new tensor and return its handle; see `allreduce`."""
     op = _calls.reduction(op, average)
-    require_global(process_set)
     source = readable(tensor)
     output = output_for(tensor, source)
     finish = partial(_result, source, output)
-    return _start_allreduce(name, source, output, finish, op, prescale_factor, postscale_factor)
+    return _start_allreduce(
+        name, source, output, finish, op, prescale_factor, postscale_factor, process_set
+    )
 
 
 def allreduce_(
@@ -122,8 +123,7 @@ def allreduce_(
 ) -> torch.Tensor:
     """Reduce a tensor in place and return it; see `allreduce`."""
     op = _calls.reduction(op, average)
-    require_global(process_set)
-    return reduce_in_place(tensor, name, op, prescale_factor, postscale_factor)
+    return reduce_in_place(tensor, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def allreduce_async_(
@@ -137,10 +137,11 @@ def allreduce_async_(
 ) -> int:
     """Start an in-place allreduce and return its handle; see `allreduce`."""
     op = _calls.reduction(op, average)
-    require_global(process_set)
     buffer = writable(tensor)
     finish = partial(write_back, tensor, buffer)
-    return _start_allreduce(name, buffer, buffer, finish, op, prescale_factor, postscale_factor)
+    return _start_allreduce(
+        name, buffer, buffer, finish, op, prescale_factor, postscale_factor, process_set
+    )
 
 
 def _result(_source: torch.Tensor, output: torch.Tensor, _: _core.Handle) -> torch.Tensor:
@@ -156,6 +157,7 @@ def _start_allreduce(
     op: int,
     prescale: float,
     postscale: float,
+    process_set: ProcessSet,
 ) -> int:
     return _calls.start(
         _core.ALLREDUCE,
@@ -168,6 +170,7 @@ def _start_allreduce(
         op,
         prescale,
         postscale,
+        process_set=process_set,
     )
 
 
@@ -176,15 +179,14 @@ def allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Concatenate the tensors of all ranks along their first dimension, in rank order;
+    """Concatenate the tensors of the set's ranks along their first dimension, in rank order;
     differentiable.
 
     The first dimension may differ between ranks, also be 0; the others must be equal.
     """
-    require_global(process_set)
     if tensor.requires_grad and torch.is_grad_enabled():
-        return autograd.allgather(tensor, name)
-    return gather_new(tensor, name)[0]
+        return autograd.allgather(tensor, name, process_set)
+    return gather_new(tensor, name, process_set)[0]
 
 
 def allgather_async(
@@ -193,7 +195,6 @@ def allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an allgather and return its handle; see `allgather`."""
-    require_global(process_set)
     source = readable(tensor)
     return _calls.start(
         _core.ALLGATHER,
@@ -203,6 +204,7 @@ def allgather_async(
         source.data_ptr(),
         0,
         partial(gathered, source),
+        process_set=process_set,
     )
 
 
@@ -212,14 +214,14 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Return the root's tensor on every rank, as a new tensor; differentiable.
+    """Return the root's tensor on every rank of the set, as a new tensor; differentiable.
 
-    Shape and dtype must be equal on all ranks.
+    `root_rank` is a rank of the job, not a place in the set. Shape and dtype must be equal on all
+    ranks of the set.
     """
-    require_global(process_set)
     if tensor.requires_grad and torch.is_grad_enabled():
-        return autograd.broadcast(tensor, root_rank, name)
-    return broadcast_new(tensor, root_rank, name)
+        return autograd.broadcast(tensor, root_rank, name, process_set)
+    return broadcast_new(tensor, root_rank, name, process_set)
 
 
 def broadcast_async(
@@ -239,8 +241,7 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Overwrite a tensor with the root's, in place, and return it."""
-    require_global(process_set)
-    return broadcast_in_place(tensor, root_rank, name)
+    return broadcast_in_place(tensor, root_rank, name, process_set)
 
 
 def broadcast_async_(
@@ -250,8 +251,7 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an in-place broadcast and return its handle."""
-    require_global(process_set)
-    root = _calls.checked_root(root_rank)
+    root = _calls.checked_root(root_rank, process_set)
     buffer = writable(tensor)
     address = buffer.data_ptr()
     return _calls.start(
@@ -263,10 +263,10 @@ def broadcast_async_(
         address,
         partial(write_back, tensor, buffer),
         root=root,
+        process_set=process_set,
     )
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until all ranks have come here."""
-    require_global(process_set)
-    _calls.barrier()
+    """Wait until all ranks of the set have come here."""
+    _calls.barrier(process_set)

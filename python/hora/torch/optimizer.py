@@ -19,7 +19,7 @@ import torch
 
 from hora import _context
 from hora._calls import Adasum, Average, reduction
-from hora.process_sets import ProcessSet, global_process_set, require_global
+from hora.process_sets import ProcessSet, global_process_set, registered_id
 from hora.torch.adasum_optimizer import AdasumFace
 from hora.torch.compression import Compression
 from hora.torch.grad_scaler import let_grad_scaler_wait
@@ -70,7 +70,7 @@ class _State:
 
 def _takes_part(process_set: ProcessSet) -> bool:
     """Return whether there is, or may be one day, anybody to reduce gradients with."""
-    return process_set.included() and (process_set.size() > 1 or _context.queried().elastic)
+    return process_set.included() and (len(process_set.ranks) > 1 or _context.queried().elastic)
 
 
 class DistributedFace(Face):
@@ -286,7 +286,7 @@ def DistributedOptimizer(  # noqa: N802
     NotImplementedError
         Adasum over a process set other than the global one.
     """
-    require_global(process_set)
+    registered_id(process_set, "allreduce")
     if isinstance(optimizer, Face):
         raise ValueError("This optimizer is the result of DistributedOptimizer already.")
     if gradient_predivide_factor != 1.0 and op != Average:
@@ -306,7 +306,7 @@ def DistributedOptimizer(  # noqa: N802
     )
     if op == Adasum and process_set is not global_process_set:
         raise NotImplementedError("Adasum does not support non-global process sets yet.")
-    if op == Adasum and process_set.size() > 1:
+    if op == Adasum and len(process_set.ranks) > 1:
         return put_on(AdasumFace, optimizer, making)
     let_grad_scaler_wait()
     return put_on(DistributedFace, optimizer, making)

@@ -99,7 +99,7 @@ def _cut(
     if names:
         mine = [names[parameter] for parameter in parameters]
         root = process_set.ranks[0]
-        order = _objects.broadcast_object(mine, root, "distributed_optimizer.groups")
+        order = _objects.broadcast_object(mine, root, "distributed_optimizer.groups", process_set)
         places = {name: place for place, name in enumerate(order)}
         if places.keys() != set(mine):
             raise ValueError(
