@@ -93,8 +93,8 @@ def check_a_set_before_and_after_the_job_knows_it() -> None:
 
 def check_what_is_no_set_of_ranks() -> None:
     hvd.init()
-    raises(ValueError, lambda: hvd.ProcessSet([0, "1"]), "list of process ranks")  # type: ignore[list-item]
-    raises(ValueError, lambda: hvd.ProcessSet(3), "list of process ranks")  # type: ignore[arg-type]
+    for ranks in ([0, "1"], 3, None):
+        raises(ValueError, lambda ranks=ranks: hvd.ProcessSet(ranks), "list of process ranks")
     raises(ValueError, lambda: hvd.ProcessSet([2**40]), "not ranks")
     raises(ValueError, lambda: hvd.barrier(1), "must be a ProcessSet")  # type: ignore[arg-type]
     assert hvd.ProcessSet(np.arange(3)).ranks == [0, 1, 2]

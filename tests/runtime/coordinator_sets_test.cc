@@ -68,7 +68,7 @@ TEST_CASE("sets: a tensor is answered when the ranks of its set have it, and all
     if (round > 0) world.workers[3]->submit(in_set(1, allreduce_of("x")));
     const Response response = answer(world, {{1, in_set(1, allreduce_of("x"))}});
     CHECK(response.set->ranks == std::vector<std::int32_t>{1, 3});
-    CHECK(response.tensors[0].name == "x");
+    CHECK(response.tensors[0].request->name == "x");
     CHECK(response.error.empty());
   }
   CHECK(world.last_up_bytes <= 8);  // known by then
@@ -89,7 +89,7 @@ TEST_CASE("sets: one name in two sets is two tensors, and they do not fuse") {
       REQUIRE(response.tensors.size() == 1);
       const std::int64_t elements =
           response.set->id == kGlobalSet ? 9 : std::int64_t{response.set->id.value} + 2;
-      CHECK(response.tensors[0].shape == std::vector<std::int64_t>{elements});
+      CHECK(response.tensors[0].request->shape == std::vector<std::int64_t>{elements});
     }
   }
 }
@@ -181,7 +181,7 @@ TEST_CASE("sets: what is complete is answered before its set goes, what is not f
   world.settle();
   const auto responses = world.take_heard(1);
   REQUIRE(responses.size() == 3);
-  CHECK(responses[0].tensors[0].name == "whole");
+  CHECK(responses[0].tensors[0].request->name == "whole");
   CHECK(responses[0].error.empty());
   CHECK(responses[1].error ==
         "process set 1 was removed while tensor 'half' waited for rank 1; wait for all collectives "
@@ -230,12 +230,12 @@ TEST_CASE("join: tensors are complete without the ranks that joined, all in one 
   world.workers[1]->submit(allreduce_of("early"));
   world.workers[2]->submit(join());
   world.flush_all();  // it waited for rank 2 alone
-  CHECK(heard_everywhere(world).tensors[0].name == "early");
+  CHECK(heard_everywhere(world).tensors[0].request->name == "early");
   for (const char* name : {"known", "new"}) {
     const Response late = answer(world, {{0, allreduce_of(name)}, {1, allreduce_of(name)}});
     CHECK(late.error.empty());
     CHECK(late.dtype == DType::float32);
-    CHECK(late.tensors[0].shape == std::vector<std::int64_t>{4});
+    CHECK(late.tensors[0].request->shape == std::vector<std::int64_t>{4});
   }
   CHECK(answer(world, {{1, in_set(1, allreduce_of("x"))}}).set->id == SetId(1));
   CHECK(answer(world, {{0, of_kind(Kind::barrier, "b")}, {1, of_kind(Kind::barrier, "b")}})

@@ -191,7 +191,7 @@ class Phases {
                          std::to_string(response.set->id.value) + "/" +
                          ranks_text(response.set->ranks) + response.error;
       for (const ResponseTensor& tensor : response.tensors)
-        line += " " + tensor.name;
+        line += " " + tensor.request->name;
       state.stream.push_back(line);
       if (response.kind == Kind::join) {
         REQUIRE(state.joined);
@@ -207,7 +207,7 @@ class Phases {
   void note_tensor(RankState& state, std::size_t rank, const Response& response,
                    const ResponseTensor& tensor) {
     const SetId set = is_collective(response.kind) ? response.set->id : kGlobalSet;
-    const auto found = state.pending.find({set.value, tensor.name});
+    const auto found = state.pending.find({set.value, tensor.request->name});
     if (found == state.pending.end()) {
       const bool member = !is_collective(response.kind) ||
                           response.set->includes(Rank{static_cast<std::int32_t>(rank)});
