@@ -103,7 +103,7 @@ Handle Engine::post_shutdown(const std::string& last_words) {
 }
 
 Handle Engine::post_timeline(std::shared_ptr<Timeline> next) {
-  auto done = std::make_shared<CompletionImpl>();
+  auto done = std::make_shared<CompletionImpl>(Submission{});
   const std::lock_guard lock(mail_mutex_);
   inbox_.timelines.emplace_back(std::move(next), done);
   mail_.store(true, std::memory_order_seq_cst);
