@@ -190,6 +190,8 @@ def allreduce(
     """
     op = _calls.reduction(op, average)
     require_global(process_set)
+    if compression is not Compression.none:
+        _calls.require_compressor(compression)
     compressed, ctx = compression.compress(np.asarray(tensor))
     source = _readable(compressed)
     output = np.empty(source.shape, source.dtype)

@@ -32,7 +32,15 @@ from hora.torch.blocking import (
     reduce_new,
 )
 from hora.torch.compression import Compression
-from hora.torch.tensors import DTYPES, gathered, output_for, readable, writable, write_back
+from hora.torch.tensors import (
+    DTYPES,
+    gathered,
+    output_for,
+    readable,
+    require_tensor,
+    writable,
+    write_back,
+)
 
 __all__ = [
     "allgather",
@@ -84,6 +92,9 @@ def allreduce(
     """
     op = _calls.reduction(op, average)
     require_global(process_set)
+    require_tensor(tensor)
+    if compression is not Compression.none:
+        _calls.require_compressor(compression)
     compressed, ctx = compression.compress(tensor)
     if compressed.requires_grad and torch.is_grad_enabled():
         reduced = autograd.allreduce(compressed, name, op, prescale_factor, postscale_factor)
@@ -182,6 +193,7 @@ def allgather(
     The first dimension may differ between ranks, also be 0; the others must be equal.
     """
     require_global(process_set)
+    require_tensor(tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         return autograd.allgather(tensor, name)
     return gather_new(tensor, name)[0]
@@ -217,6 +229,7 @@ def broadcast(
     Shape and dtype must be equal on all ranks.
     """
     require_global(process_set)
+    require_tensor(tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         return autograd.broadcast(tensor, root_rank, name)
     return broadcast_new(tensor, root_rank, name)
