@@ -38,6 +38,7 @@ from hora._features import (
     nccl_built,
     rocm_built,
 )
+from hora._run import run
 from hora.exceptions import HoraInternalError, HorovodInternalError
 
 __version__ = _core.__version__
@@ -64,6 +65,7 @@ __all__ = [
     "nccl_built",
     "rank",
     "rocm_built",
+    "run",
     "shutdown",
     "size",
     "start_timeline",
