@@ -100,6 +100,7 @@ class Engine {
     std::optional<std::string> shutdown;
 
     void clear() {
+      timelines.clear();
       calls.clear();
       events.clear();
       flush = false;

@@ -37,6 +37,7 @@ from hora._features import (
     nccl_built,
     rocm_built,
 )
+from hora._run import run
 from hora._startup import init
 from hora.exceptions import HoraInternalError, HorovodInternalError
 from hora.process_sets import (
@@ -78,6 +79,7 @@ __all__ = [
     "rank",
     "remove_process_set",
     "rocm_built",
+    "run",
     "shutdown",
     "size",
     "start_timeline",

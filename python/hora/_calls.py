@@ -11,6 +11,7 @@ The memory must stay where it is until the collective is done: the core holds wh
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -35,6 +36,24 @@ PREFIXES = {
 _OPS = frozenset((Average, Sum, Min, Max, Product))
 
 
+def integer(argument: str, value: Any) -> int:
+    """Return a whole number of any integer type; else TypeError, which names the argument."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{argument} must be an integer, not {type(value).__name__}.") from None
+
+
+def require_compressor(compression: Any) -> None:
+    """Raise TypeError unless `compression` can compress and decompress."""
+    for method in ("compress", "decompress"):
+        if not callable(getattr(compression, method, None)):
+            raise TypeError(
+                "compression must be hvd.Compression.none, hvd.Compression.fp16 or a compressor "
+                f"of yours, not {compression!r}: it has no method {method}."
+            )
+
+
 def reduction(op: int | None, average: bool | None) -> int:
     """Return what `op` and the older flag `average` ask for; Average if neither does."""
     if average is not None:
@@ -50,6 +69,7 @@ def reduction(op: int | None, average: bool | None) -> int:
         return Average if average else Sum
     if op is None:
         return Average
+    op = integer("op", op)
     if op not in _OPS:
         if op == Adasum:
             raise NotImplementedError(
@@ -63,6 +83,7 @@ def reduction(op: int | None, average: bool | None) -> int:
 def checked_root(root_rank: int, process_set: ProcessSet = global_process_set) -> int:
     """Return `root_rank`, or raise ValueError when the set has no such rank."""
     context = _context.current()
+    root_rank = integer("root_rank", root_rank)
     is_global = registered_id(process_set, "broadcast") == 0
     if is_global and 0 <= root_rank < context.size:
         return root_rank

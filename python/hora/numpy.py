@@ -188,6 +188,8 @@ def allreduce(
         The ranks disagree, or the job has failed.
     """
     op = _calls.reduction(op, average)
+    if compression is not Compression.none:
+        _calls.require_compressor(compression)
     compressed, ctx = compression.compress(np.asarray(tensor))
     source = _readable(compressed)
     output = np.empty(source.shape, source.dtype)

@@ -32,7 +32,15 @@ from hora.torch.blocking import (
     reduce_new,
 )
 from hora.torch.compression import Compression
-from hora.torch.tensors import DTYPES, gathered, output_for, readable, writable, write_back
+from hora.torch.tensors import (
+    DTYPES,
+    gathered,
+    output_for,
+    readable,
+    require_tensor,
+    writable,
+    write_back,
+)
 
 __all__ = [
     "allgather",
@@ -83,6 +91,9 @@ def allreduce(
     A new tensor of the same shape, equal on all ranks of the set to the last bit.
     """
     op = _calls.reduction(op, average)
+    require_tensor(tensor)
+    if compression is not Compression.none:
+        _calls.require_compressor(compression)
     compressed, ctx = compression.compress(tensor)
     if compressed.requires_grad and torch.is_grad_enabled():
         reduce = autograd.allreduce
@@ -184,6 +195,7 @@ def allgather(
 
     The first dimension may differ between ranks, also be 0; the others must be equal.
     """
+    require_tensor(tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         return autograd.allgather(tensor, name, process_set)
     return gather_new(tensor, name, process_set)[0]
@@ -219,6 +231,7 @@ def broadcast(
     `root_rank` is a rank of the job, not a place in the set. Shape and dtype must be equal on all
     ranks of the set.
     """
+    require_tensor(tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         return autograd.broadcast(tensor, root_rank, name, process_set)
     return broadcast_new(tensor, root_rank, name, process_set)

@@ -18,7 +18,7 @@ from typing import Any, Callable
 import torch
 
 from hora import _context
-from hora._calls import Adasum, Average, reduction
+from hora._calls import Adasum, Average, reduction, require_compressor
 from hora.process_sets import ProcessSet, global_process_set, registered_id
 from hora.torch.adasum_optimizer import AdasumFace
 from hora.torch.compression import Compression
@@ -26,7 +26,13 @@ from hora.torch.grad_scaler import let_grad_scaler_wait
 from hora.torch.gradient_flight import Manner
 from hora.torch.gradient_hooks import hook_gradient
 from hora.torch.gradient_reducer import GradientReducer
-from hora.torch.optimizer_arguments import check_passes, checked_groups, checked_names
+from hora.torch.optimizer_arguments import (
+    check_optimizer,
+    check_passes,
+    check_predivide_factor,
+    checked_groups,
+    checked_names,
+)
 from hora.torch.optimizer_face import Face, Making, leads_to_step, put_on
 
 __all__ = ["DistributedOptimizer"]
@@ -289,6 +295,9 @@ def DistributedOptimizer(  # noqa: N802
     registered_id(process_set, "allreduce")
     if isinstance(optimizer, Face):
         raise ValueError("This optimizer is the result of DistributedOptimizer already.")
+    check_optimizer(optimizer)
+    require_compressor(compression)
+    check_predivide_factor(gradient_predivide_factor)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     check_passes(backward_passes_per_step)

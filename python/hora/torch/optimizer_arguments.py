@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable
@@ -9,22 +10,47 @@ from typing import Any
 
 import torch
 
-from hora import _objects
+from hora import _calls, _objects
 from hora.process_sets import ProcessSet
 
 
 def check_passes(passes: int) -> None:
     """Raise ValueError unless a number of backward passes per step is possible."""
-    if passes <= 0:
+    if _calls.integer("backward_passes_per_step", passes) <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raise ValueError unless `optimizer` has parameters and steps."""
+    if not hasattr(optimizer, "param_groups") or not hasattr(optimizer, "step"):
+        raise ValueError(f"optimizer must be a torch optimizer, not {type(optimizer).__name__}.")
+
+
+def check_predivide_factor(factor: float) -> None:
+    """Raise ValueError unless gradients can be divided by `factor`."""
+    if not isinstance(factor, (int, float)) or not math.isfinite(factor) or factor == 0:
+        raise ValueError(f"gradient_predivide_factor must be a number other than 0, not {factor!r}")
+
+
+def _is_named(entry: Any) -> bool:
+    return (
+        isinstance(entry, tuple)
+        and len(entry) == 2
+        and isinstance(entry[0], str)
+        and isinstance(entry[1], torch.Tensor)
+    )
 
 
 def checked_names(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
 ) -> dict[torch.Tensor, str]:
     """Return the names of the parameters; empty if there are none."""
-    named = list(named_parameters) if named_parameters is not None else []
-    if not all(isinstance(entry, tuple) for entry in named):
+    named: list[Any]
+    try:
+        named = list(named_parameters) if named_parameters is not None else []
+    except TypeError:
+        named = [None]  # Refused below.
+    if not all(map(_is_named, named)):
         raise ValueError(
             "named_parameters should be a sequence of tuples (name, parameter), usually "
             "produced by model.named_parameters()."

@@ -44,9 +44,14 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().resolve_neg().clone(memory_format=torch.contiguous_format)
 
 
-def _refuse(tensor: Any) -> None:
+def require_tensor(tensor: Any) -> None:
+    """Raise ValueError unless `tensor` is one of torch's."""
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"A collective needs a torch.Tensor, not {type(tensor).__name__}.")
+
+
+def _refuse(tensor: Any) -> None:
+    require_tensor(tensor)
     if tensor.device.type == "meta":
         raise ValueError("A tensor on the meta device has no data to send.")
     if tensor.layout is not torch.strided:

@@ -1,0 +1,169 @@
+"""``hora.run``: functions of any kind on ranks of their own, and what comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.launching import LIMIT_S, find_horarun, marked_processes
+
+hora = pytest.importorskip("hora")
+pytest.importorskip("cloudpickle")
+
+
+@pytest.fixture(autouse=True)
+def _horarun() -> None:
+    find_horarun()
+
+
+def test_results_come_in_rank_order_from_a_closure() -> None:
+    base = 10
+
+    def work(factor: int, plus: int = 0) -> tuple[int, int]:
+        import hora as hvd
+
+        hvd.init()
+        return base * factor * hvd.rank() + plus, hvd.size()
+
+    before = dict(os.environ)
+    assert hora.run(work, (2,), {"plus": 1}, np=3) == [(1, 3), (21, 3), (41, 3)]
+    assert dict(os.environ) == before
+
+
+def test_ranks_communicate_and_may_outnumber_cores() -> None:
+    pytest.importorskip("hora.numpy")
+
+    def work() -> float:
+        import numpy as np
+
+        import hora.numpy as hvd
+
+        hvd.init()
+        return float(hvd.allreduce(np.ones(2), name="a", op=hvd.Sum)[0])
+
+    assert hora.run(work, num_proc=5) == [5.0] * 5
+
+
+def test_big_results_and_lambdas() -> None:
+    results = hora.run(lambda: bytes(60_000_000), np=2)
+    assert [len(result) for result in results] == [60_000_000] * 2
+    made = hora.run(lambda: lambda x: x + 1, np=1)
+    assert made[0](1) == 2
+
+
+def test_the_exception_of_the_failing_rank_is_raised_with_its_traceback() -> None:
+    def fail_on_one() -> None:
+        import numpy as np
+
+        import hora.numpy as hvd
+
+        hvd.init()
+        if hvd.rank() == 1:
+            raise KeyError("the reason")
+        while True:
+            hvd.allreduce(np.ones(2), name="a")
+
+    pytest.importorskip("hora.numpy")
+    with pytest.raises(KeyError, match="the reason") as caught:
+        hora.run(fail_on_one, np=3)
+    cause = str(caught.value.__cause__)
+    assert "rank 1:" in cause
+    assert "in fail_on_one" in cause
+
+
+def test_an_exception_that_cannot_be_sent_is_told_by_its_text() -> None:
+    def fail() -> None:
+        class OddError(Exception):
+            def __reduce__(self) -> Any:
+                raise TypeError("no")
+
+        raise OddError("peculiar")
+
+    with pytest.raises(RuntimeError, match="peculiar"):
+        hora.run(fail, np=1)
+
+
+def test_a_rank_that_dies_without_words() -> None:
+    with pytest.raises(RuntimeError, match=r"Process name: 0\nExit code: 137"):
+        hora.run(lambda: os.kill(os.getpid(), 9), np=1)
+    with pytest.raises(RuntimeError, match="without a result"):
+        hora.run(lambda: os._exit(0), np=1)
+    with pytest.raises(RuntimeError, match=r"sys.exit\(3\)"):
+        hora.run(lambda: sys.exit(3), np=1)
+
+
+def test_output_files_and_what_ranks_print(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hora.run(lambda: print("hello"), np=2, output_filename=str(tmp_path))
+    assert (tmp_path / "rank.1" / "stdout").read_text() == "[1]<stdout>:hello\n"
+    # A notebook's stdout is no descriptor either.
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "[0]<stdout>:hello",
+        "[1]<stdout>:hello",
+    ]
+
+
+def test_arguments_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match="hosts and hostfile only allow one"):
+        hora.run(len, hosts="a:1", hostfile="f")
+    with pytest.raises(ValueError, match="use_gloo and use_mpi only allow one"):
+        hora.run(len, use_gloo=True, use_mpi=True)
+    with pytest.raises(ValueError, match="max_num_proc"):
+        hora.run(len, np=1, max_np=2)
+    with pytest.raises(ValueError, match="two names of one number"):
+        hora.run(len, np=1, num_proc=2)
+    with pytest.raises(ValueError, match="cannot send"):
+        hora.run(len, (sys._getframe(),), np=1)
+    with pytest.raises(RuntimeError, match="ended with status 2"):
+        hora.run(len, np=2, hosts="localhost:1")
+
+
+SCRIPT = """
+import os, time
+import hora
+def work():
+    print('up', os.getpid(), flush=True)
+    time.sleep(1000)
+if os.environ.get('NESTED'):
+    work = lambda: hora.run(lambda: os.getpid(), np=1)
+print(hora.run(work, np=2), flush=True)
+"""
+
+
+def start(tmp_path: Path, **variables: str) -> subprocess.Popen[str]:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)  # no `if __name__`: ranks do not run it again
+    return subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "HORARUN_TEST_MARK": str(tmp_path), **variables},
+    )
+
+
+@pytest.mark.parametrize("signo", [signal.SIGINT, signal.SIGKILL])
+def test_an_end_of_the_caller_ends_the_ranks(tmp_path: Path, signo: signal.Signals) -> None:
+    job = start(tmp_path)
+    assert job.stdout is not None
+    for _ in range(2):
+        assert "up" in job.stdout.readline()
+    job.send_signal(signo)
+    _, errors = job.communicate(timeout=LIMIT_S)  # until the last of them has closed its output
+    assert job.returncode == -signo
+    if signo == signal.SIGINT:
+        assert "KeyboardInterrupt" in errors
+        assert marked_processes(str(tmp_path)) == []
+
+
+def test_a_job_in_a_job(tmp_path: Path) -> None:
+    job = start(tmp_path, NESTED="1")
+    output, errors = job.communicate(timeout=LIMIT_S)
+    assert job.returncode == 0, errors
+    assert output.count("[") >= 2
