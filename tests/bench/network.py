@@ -56,7 +56,7 @@ from allreduce import (
 
 DEFAULT_SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20, 102_400_000)
 LONGEST_CALL_S = 5.0  # Larger calls are left out of the default sizes.
-QUIET_CORES, QUIET_LIMIT_S = 0.1, 30.0
+QUIET_CORES, QUIET_LIMIT_S = 0.1, 10.0
 SECRET = "bench"
 
 
