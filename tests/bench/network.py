@@ -398,12 +398,14 @@ def plot(table: Sequence[dict[str, Any]], path: Path) -> None:
     figure, axes = pyplot.subplots(
         1, len(panels), figsize=(5 * len(panels), 4.5), squeeze=False, layout="constrained"
     )
+    names = list(dict.fromkeys(cell["row"] for cell in table))
     for axis, ((ranks_of, rate), by_row) in zip(axes[0], panels.items()):
         for row, cells in by_row.items():
             cells = sorted(cells, key=lambda cell: cell["bytes"])
             style = {"marker": "o", "linewidth": 2.2} if cells[0]["ours"] else {"linestyle": "--"}
             speeds = [1e-3 * rate * cell["line"] for cell in cells]
-            axis.plot([cell["bytes"] for cell in cells], speeds, label=row, **style)
+            color = f"C{names.index(row)}"
+            axis.plot([cell["bytes"] for cell in cells], speeds, label=row, color=color, **style)
         axis.axhline(rate / 1e3, color="black", linewidth=0.8)
         axis.set(
             title=f"{hosts_text(ranks_of)}, {rate_text(rate)}",
@@ -413,7 +415,7 @@ def plot(table: Sequence[dict[str, Any]], path: Path) -> None:
             yscale="log",
         )
         axis.grid(alpha=0.3)
-    axes[0][0].legend(fontsize="small")
+        axis.legend(fontsize="small")
     figure.savefig(path, dpi=110)
 
 
