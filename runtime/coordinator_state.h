@@ -1,5 +1,6 @@
 // The Coordinator's inside, shared by its files: coordinator.cc hears and watches the time,
-// coordinator_answers.cc decides what is answered and writes it.
+// coordinator_answers.cc decides what is answered and writes it. Nobody else includes it.
+// Owner: the progress token, as of the Coordinator itself.
 #pragma once
 
 #include <optional>
