@@ -3,6 +3,8 @@
 //   coordinator.cc          hears the ranks and watches the time
 //   coordinator_answers.cc  decides what is answered, and writes it
 //   coordinator_sets.cc     changes of process sets, and joins
+//
+// Nobody else includes it. Owner: the progress token, as of the Coordinator itself.
 #pragma once
 
 #include <optional>

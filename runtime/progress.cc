@@ -16,7 +16,7 @@ constexpr Duration kIdle = 10ms;
 /// The longest sleep with the token.
 constexpr Duration kLongestSleep = 1s;
 /// Fruitless steps before sleeping; each but the first is followed by some pauses: 10 us in all.
-constexpr int kSpinSteps = 20, kCrowdedSpinSteps = 2;
+constexpr int kSpinSteps = 20, kFewSpinSteps = 2;
 constexpr int kPausesPerSpin = 10;
 
 void pause_cpu() {
@@ -43,7 +43,7 @@ void block_all_signals() {
 Progress::Progress(Engine& engine, WaitPoint& wait_point, const ProgressOptions& options)
     : engine_(engine),
       wait_point_(wait_point),
-      spin_steps_(options.crowded ? kCrowdedSpinSteps : kSpinSteps) {
+      spin_steps_(options.spin ? kSpinSteps : kFewSpinSteps) {
   if (options.threaded) thread_ = std::thread([this] { run_thread(); });
 }
 

@@ -28,8 +28,10 @@ namespace hora {
 
 struct ProgressOptions {
   bool threaded = true;  ///< False: no engine thread, only callers drive.
-  /// The ranks of this host outnumber its cores: who spins keeps the one he waits for from running.
-  bool crowded = false;
+  /// Look for news a while before sleeping: worth it where peers share memory and have cores of
+  /// their own. With ranks that outnumber the cores, who spins keeps the one he waits for from
+  /// running; and news of sockets comes later than spinning lasts, at a system call a look.
+  bool spin = true;
 };
 
 class Progress {

@@ -261,8 +261,9 @@ class RuntimeImpl final : public Runtime {
     }
     const bool crowded =
         placement_.local_size > static_cast<int>(std::thread::hardware_concurrency());
-    progress_ = std::make_unique<Progress>(*engine_, *wait_point_,
-                                           ProgressOptions{config_.engine_thread, crowded});
+    const bool sockets = session_->watch != nullptr;
+    progress_ = std::make_unique<Progress>(
+        *engine_, *wait_point_, ProgressOptions{config_.engine_thread, !crowded && !sockets});
     std::optional<Error> stopped;
     const auto ready = [this, &stopped] {
       stopped = engine_->stopped();

@@ -16,6 +16,10 @@ constexpr std::uint64_t kExchangeBytes = 8 * kKiB;
 /// Over sockets: latency counts up to here, bandwidth beyond.
 constexpr std::uint64_t kSocketExchangeBytes = 2 * kKiB;
 constexpr std::uint64_t kSocketDirectBytes = 256 * kKiB;
+/// With several ranks on a host its line carries direct's bytes once for each of them, so two
+/// levels pay sooner: 64 KB on 2 hosts x 2 ranks keep a line busy twice as long by direct. Per
+/// host, as the hops across are.
+constexpr std::uint64_t kTwoLevelDirectBytesPerHost = 16 * kKiB;
 
 const AlgorithmRow& row(std::string_view name, Collective collective) {
   const AlgorithmRow* found = find_algorithm(name, collective);
@@ -73,8 +77,12 @@ const AlgorithmRow& Selection::row_for(Kind kind, bool one_rounding, std::uint64
     return row(bytes <= kExchangeBytes ? "exchange" : "direct", Collective::allreduce);
   }
   if (bytes <= kSocketExchangeBytes) return row("exchange", Collective::allreduce);
-  if (bytes <= kSocketDirectBytes || one_rounding) return row("direct", Collective::allreduce);
   const bool two_levels = topology.most_ranks() > 1;
+  const auto hosts = static_cast<std::uint64_t>(topology.host_count());
+  const std::uint64_t direct_bytes =
+      two_levels ? std::min(kSocketDirectBytes, kTwoLevelDirectBytesPerHost * hosts)
+                 : kSocketDirectBytes;
+  if (bytes <= direct_bytes || one_rounding) return row("direct", Collective::allreduce);
   return row(two_levels ? "hierarchical" : "ring", Collective::allreduce);
 }
 

@@ -56,6 +56,7 @@ from allreduce import (
 
 DEFAULT_SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20, 102_400_000)
 LONGEST_CALL_S = 5.0  # Larger calls are left out of the default sizes.
+QUIET_CORES, QUIET_LIMIT_S = 0.1, 10.0
 SECRET = "bench"
 
 
@@ -267,11 +268,23 @@ def user_seconds() -> tuple[float, float]:
     return everything, sum(usage.ru_utime for usage in both)
 
 
+def wait_for_quiet() -> None:
+    """Wait until others use next to nothing of this machine, but not for ever."""
+    deadline = time.monotonic() + QUIET_LIMIT_S
+    while time.monotonic() < deadline:
+        start, (busy, own) = time.monotonic(), user_seconds()
+        time.sleep(1)
+        busy_after, own_after = user_seconds()
+        if busy_after - busy - (own_after - own) < QUIET_CORES * (time.monotonic() - start):
+            return
+
+
 def run_row(row: Row, cluster: Cluster, rate_mbit: int, number: int, sizes: Sequence[int]) -> Run:
     """One run of a row; repeated once if others used the machine meanwhile."""
     host_count = len(cluster.ranks_of)
     steps = ",".join(f"{size}:{iterations_of(size, host_count, rate_mbit)}" for size in sizes)
     for _ in range(2):
+        wait_for_quiet()
         with tempfile.TemporaryDirectory(prefix="hora-bench-") as directory:
             start, (busy, own) = time.monotonic(), user_seconds()
             output, error = run_launch(row.launch(cluster, steps, directory))
@@ -385,12 +398,14 @@ def plot(table: Sequence[dict[str, Any]], path: Path) -> None:
     figure, axes = pyplot.subplots(
         1, len(panels), figsize=(5 * len(panels), 4.5), squeeze=False, layout="constrained"
     )
+    names = list(dict.fromkeys(cell["row"] for cell in table))
     for axis, ((ranks_of, rate), by_row) in zip(axes[0], panels.items()):
         for row, cells in by_row.items():
             cells = sorted(cells, key=lambda cell: cell["bytes"])
             style = {"marker": "o", "linewidth": 2.2} if cells[0]["ours"] else {"linestyle": "--"}
             speeds = [1e-3 * rate * cell["line"] for cell in cells]
-            axis.plot([cell["bytes"] for cell in cells], speeds, label=row, **style)
+            color = f"C{names.index(row)}"
+            axis.plot([cell["bytes"] for cell in cells], speeds, label=row, color=color, **style)
         axis.axhline(rate / 1e3, color="black", linewidth=0.8)
         axis.set(
             title=f"{hosts_text(ranks_of)}, {rate_text(rate)}",
@@ -400,7 +415,7 @@ def plot(table: Sequence[dict[str, Any]], path: Path) -> None:
             yscale="log",
         )
         axis.grid(alpha=0.3)
-    axes[0][0].legend(fontsize="small")
+        axis.legend(fontsize="small")
     figure.savefig(path, dpi=110)
 
 

@@ -7,8 +7,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "runtime/base/float16.h"
 #include "ops/reduce.h"
+#include "runtime/base/float16.h"
 
 namespace hora {
 

@@ -59,7 +59,8 @@ std::string sum_on(Runtime& runtime, const std::string& name, std::int64_t count
 using Body = std::function<std::string(Runtime& runtime, int rank)>;
 
 /// Starts a job and runs `body` on every rank's thread. Over "mixed" there are two hosts, with
-/// memory shared inside of each: the even ranks, and the odd ones.
+/// memory shared inside of each: the even ranks, and the odd ones. Over "one apart" all ranks have
+/// one host id, but the last passes no memory.
 std::vector<std::string> run_job(const Config& config, const Body& body) {
   const std::string meeting = "unix:" + fresh_unix_name();
   return on_all_ranks<std::string>(kSize, [&](int rank) -> std::string {
@@ -71,6 +72,7 @@ std::vector<std::string> run_job(const Config& config, const Body& body) {
       own.transport.clear();
       own.host_id = rank % 2 == 0 ? "even" : "odd";
     }
+    if (config.transport == "one apart") own.transport = rank + 1 == kSize ? "tcp" : "";
     auto runtime = Runtime::start(own, placement);
     if (!runtime) return "start: " + runtime.error().message;
     return body(**runtime, rank);
@@ -102,8 +104,8 @@ TEST_CASE("runtime: four ranks in one process are a world of four") {
   }
 }
 
-TEST_CASE("runtime: where hosts have several ranks, a forced hierarchical sums any size") {
-  for (const char* transport : {"tcp", "shm", "mixed"}) {
+TEST_CASE("runtime: hierarchical sums any size, whoever shares memory with whom") {
+  for (const char* transport : {"tcp", "shm", "mixed", "one apart"}) {
     INFO(transport);
     Config config = config_for(transport);
     config.algorithm = "hierarchical";
