@@ -22,6 +22,7 @@ std::optional<std::vector<std::byte>> Coordinator::take_message(
   s.outgoing.responses.clear();
   s.outgoing.notice.clear();
   s.body_bytes = 0;
+  s.forgot = false;
   s.inspect(now);
   if (s.stop) {
     s.outgoing.stop = std::move(s.stop);
@@ -46,13 +47,7 @@ void Coordinator::State::answer_instant() {
       continue;
     }
     std::uint64_t bytes = entry.bytes;
-    if (entry.request->kind == Kind::allgather) {
-      Request gathered = *entry.request;
-      gathered.shape[0] = 0;
-      for (const std::int64_t first_dim : entry.first_dims)
-        gathered.shape[0] += first_dim;
-      bytes = byte_count(gathered);
-    }
+    if (!entry.first_dims.empty()) bytes = byte_count(restored(*entry.request, entry.first_dims));
     answer({&instant[done - 1], 1}, lane_of(bytes, options));
   }
   instant.erase(instant.begin(), instant.begin() + static_cast<std::ptrdiff_t>(done));
@@ -117,8 +112,9 @@ void Coordinator::State::answer(std::span<PendingId> tensors, std::uint16_t lane
     const Pending& entry = table.at(id);
     if (entry.slot == kNoSlot) {
       add_new(id, response);
-    } else if (entry.request->kind == Kind::allgather) {  // alone in its response
+    } else if (!entry.first_dims.empty()) {  // alone in its response
       response.first_dims = entry.first_dims;
+      body_bytes += kVarintBytes * entry.first_dims.size();
     }
     table.remove(id);
   }
@@ -126,7 +122,7 @@ void Coordinator::State::answer(std::span<PendingId> tensors, std::uint16_t lane
 
 void Coordinator::State::add_new(PendingId id, WireResponse& response) {
   const Pending& entry = table.at(id);
-  if (body_bytes == 0) {  // the slow path: once per message is often enough
+  if (!std::exchange(forgot, true)) {  // the slow path: once per message is often enough
     std::uint64_t floor = cache.position();
     for (const RankState& rank : ranks)
       floor = std::min(floor, rank.seen);

@@ -67,7 +67,8 @@ struct Coordinator::State {
 
   WorkerMessage incoming;
   RootMessage outgoing;
-  std::size_t body_bytes = 0;     // of outgoing, estimated
+  std::size_t body_bytes = 0;     // of outgoing, estimated, beside its slots
+  bool forgot = false;            // outgoing has made the cache forget
   std::vector<FusionItem> items;  // reused by answer_allreduces
   std::vector<PendingId> chosen;
 };

@@ -38,6 +38,7 @@
 #include "runtime/base/log.h"
 #include "runtime/completion.h"
 #include "runtime/negotiation.h"
+#include "runtime/run_layout.h"
 #include "runtime/runtime.h"
 #include "runtime/selection.h"
 #include "runtime/timeline.h"
@@ -118,7 +119,8 @@ class Engine {
   void send_to_all(std::span<const std::byte> message);
   void start_response(const Response& response);
   void start_run(const Response& response, std::vector<Call> calls);
-  bool prepare_gather(CollectiveRun& run, const Response& response, CompletionImpl& call);
+  bool give_output(CollectiveRun& run, const Response& response, OwnOutput own,
+                   CompletionImpl& call);
   void finish_runs();
   void finish_call(CompletionImpl& call, Result<void> outcome);
   void watch_links(TimePoint now);

@@ -1,5 +1,8 @@
 #include "runtime/pending_table.h"
 
+#include <algorithm>
+#include <memory>
+
 namespace hora {
 
 Result<PendingId> PendingTable::add(Rank from, const Arrival& arrival, TimePoint now) {
@@ -17,12 +20,14 @@ Result<PendingId> PendingTable::add(Rank from, const Arrival& arrival, TimePoint
                                          "' twice without an answer in between");
   }
   entry.ordinals[rank] = ++ordinals_[rank];
-  if (arrival.request->kind == Kind::allgather) {
-    entry.first_dims.resize(static_cast<std::size_t>(size_));
-    entry.first_dims[rank] = arrival.first_dim;
-  }
   if (arrival.request != entry.request && !matches(*arrival.request, *entry.request)) {
-    entry.others.emplace_back(from.value, arrival.request);
+    entry.others.emplace_back(from.value, std::make_shared<const Request>(
+                                              restored(*arrival.request, arrival.first_dims)));
+  } else if (!arrival.first_dims.empty()) {
+    const std::size_t own = arrival.first_dims.size();
+    entry.first_dims.resize(static_cast<std::size_t>(size_) * own);
+    std::copy(arrival.first_dims.begin(), arrival.first_dims.end(),
+              entry.first_dims.begin() + static_cast<std::ptrdiff_t>(rank * own));
   }
   if (++entry.count == static_cast<std::uint32_t>(size_)) unlink(id);
   return id;
@@ -77,15 +82,14 @@ std::vector<std::int32_t> PendingTable::ranks_of(PendingId id) const {
 
 std::vector<Request> PendingTable::requests_of(PendingId id) const {
   const Pending& entry = entries_[id];
-  std::vector<Request> requests(static_cast<std::size_t>(size_), *entry.request);
+  const std::size_t own = own_dims(entry.request->kind, size_);
+  std::vector<Request> requests;
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(size_); ++rank) {
+    requests.push_back(
+        restored(*entry.request, std::span(entry.first_dims).subspan(rank * own, own)));
+  }
   for (const auto& [rank, request] : entry.others) {
     requests[static_cast<std::size_t>(rank)] = *request;
-  }
-  for (std::size_t rank = 0; rank < requests.size(); ++rank) {
-    Request& request = requests[rank];
-    if (request.kind == Kind::allgather && !request.shape.empty()) {
-      request.shape[0] = entry.first_dims[rank];
-    }
   }
   return requests;
 }

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,9 +22,23 @@
 
 namespace hora {
 
-enum class Kind : std::uint8_t { allreduce = 0, allgather = 1, broadcast = 2, barrier = 3 };
+/// Part of the wire format and of the Python binding: append, never renumber.
+enum class Kind : std::uint8_t {
+  allreduce = 0,
+  allgather = 1,
+  broadcast = 2,
+  barrier = 3,
+  reducescatter = 4,
+  alltoall = 5,
+};
+/// The number as a Kind, or nothing.
+std::optional<Kind> kind_from(int number);
 /// "ALLREDUCE", ...: Horovod's spelling, for messages and the timeline.
 std::string_view to_string(Kind kind);
+/// True for the kinds that add: operation and scales count.
+constexpr bool reduces(Kind kind) {
+  return kind == Kind::allreduce || kind == Kind::reducescatter;
+}
 
 struct Request {
   Kind kind{};
@@ -32,6 +48,7 @@ struct Request {
   std::int32_t root = 0;  ///< Broadcast.
   double prescale = 1.0, postscale = 1.0;
   std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> splits;  ///< Alltoall: rows for each rank, at most shape[0] together.
 
   friend bool operator==(const Request&, const Request&) = default;
 };
@@ -58,13 +75,25 @@ std::string name_text(std::string_view name);
 /// not overflow. Error invalid_argument.
 Result<void> check_request(const Request& request);
 
-/// May the first dimension of this (checked) allgather be `first_dim`, for the bounds above?
-bool first_dim_fits(const Request& gathered, std::int64_t first_dim);
+// First dimensions are a rank's own business where it gives rows: to all (allgather, one number) or
+// to each rank (alltoall, the splits). They may change from call to call, so they travel beside the
+// canonical request, and the response tells all ranks those of all: by rank, or by giver, then by
+// taker.
 
-/// The request without what its kind does not use: a barrier has no shape, a broadcast no scale,
-/// and the first dimension of an allgather is 0. Two ranks agree about a tensor iff their canonical
-/// requests match.
+/// How many first dimensions one of `size` ranks says for itself.
+std::size_t own_dims(Kind kind, int size);
+/// What the rank says: of an allgather the first dimension, of an alltoall the splits.
+std::vector<std::int64_t> first_dims_of(const Request& request);
+/// May these be the first dimensions of one rank, for the bounds above?
+bool first_dims_fit(const Request& canonical, std::span<const std::int64_t> first_dims);
+
+/// The request without what its kind does not use: a barrier has no shape, a broadcast no scale;
+/// and without first dimensions that are the rank's own: they are 0, and there are no splits. Two
+/// ranks agree about a tensor iff their canonical requests match.
 Request canonical(Request request);
+/// A canonical request with a rank's first dimensions put back. Of an alltoall only the rows that
+/// go somewhere count in the shape.
+Request restored(Request canonical, std::span<const std::int64_t> first_dims);
 /// Same in every field, scales bit by bit (so that a NaN equals itself). Both canonical.
 bool matches(const Request& a, const Request& b);
 
@@ -73,8 +102,8 @@ using SharedRequest = std::shared_ptr<const Request>;
 
 /// One tensor of a response.
 struct ResponseTensor {
-  SharedRequest request;                 ///< Canonical; allgather: the first dimension is 0.
-  std::vector<std::int64_t> first_dims;  ///< Allgather: by rank.
+  SharedRequest request;                 ///< Canonical; own first dimensions are 0.
+  std::vector<std::int64_t> first_dims;  ///< Allgather: by rank; alltoall: by giver, then by taker.
 };
 
 struct Response {

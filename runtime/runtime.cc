@@ -306,6 +306,16 @@ class RuntimeImpl final : public Runtime {
                                                    " is not one of the " + std::to_string(size) +
                                                    " ranks");
     }
+    if (request.kind == Kind::alltoall && request.splits.size() != static_cast<std::size_t>(size)) {
+      return fail(ErrorKind::invalid_argument,
+                  "Number of entries in splits does not equal number of workers: " +
+                      std::to_string(request.splits.size()) + " entries for " +
+                      std::to_string(size) + " ranks");
+    }
+    if (request.kind == Kind::reducescatter && request.op != ReduceOp::sum &&
+        request.op != ReduceOp::average) {
+      return fail(ErrorKind::unsupported, "Reducescatter currently only supports AVERAGE and SUM.");
+    }
     if (request.kind == Kind::allreduce && request.op == ReduceOp::adasum) {
       return fail(ErrorKind::unsupported, "Adasum is not supported yet; use Average or Sum");
     }

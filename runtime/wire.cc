@@ -80,10 +80,11 @@ std::vector<std::int64_t> to_longs(const Longs* longs) {
 flatbuffers::Offset<wire::Request> put_request(Builder& builder, const Request& request) {
   const auto name = put_bytes(builder, request.name);
   const auto shape = builder.CreateVector(request.shape);
+  const auto splits = request.splits.empty() ? 0 : builder.CreateVector(request.splits);
   return wire::CreateRequest(builder, name, shape, request.prescale, request.postscale,
                              request.root, static_cast<std::uint8_t>(request.kind),
                              static_cast<std::uint8_t>(request.dtype),
-                             static_cast<std::uint8_t>(request.op));
+                             static_cast<std::uint8_t>(request.op), splits);
 }
 
 Result<Request> to_request(const wire::Request* from) {
@@ -92,14 +93,14 @@ Result<Request> to_request(const wire::Request* from) {
   Request request;
   const auto dtype = dtype_from(from->dtype());
   const auto op = reduce_op_from(from->op());
-  if (!dtype || !op || from->kind() > static_cast<std::uint8_t>(Kind::barrier)) {
-    return malformed("unknown kind, data type or operation");
-  }
-  request.kind = static_cast<Kind>(from->kind());
+  const auto kind = kind_from(from->kind());
+  if (!dtype || !op || !kind) return malformed("unknown kind, data type or operation");
+  request.kind = *kind;
   request.dtype = *dtype;
   request.op = *op;
   request.name = to_text(from->name());
   request.shape = to_longs(from->shape());
+  request.splits = to_longs(from->splits());
   request.root = from->root();
   request.prescale = from->prescale();
   request.postscale = from->postscale();

@@ -28,7 +28,7 @@ struct WorkerNegotiator::State {
 
   struct Hit {
     Slot slot;
-    std::int64_t first_dim;  // allgather, else -1
+    std::vector<std::int64_t> first_dims;  // this rank's own
   };
 
   void add(Request& request);
@@ -36,7 +36,10 @@ struct WorkerNegotiator::State {
   Result<Response> to_response(WireResponse& from);
   Result<void> add_known(const WireResponse& from, Response& response);
   Result<void> add_new(WireResponse& from, Response& response);
-  Result<void> set_first_dims(const Request& gathered, std::span<const std::int64_t> first_dims,
+  [[nodiscard]] std::size_t all_dims(Kind kind) const {
+    return own_dims(kind, size) * static_cast<std::size_t>(size);
+  }
+  Result<void> set_first_dims(const Request& known, std::span<const std::int64_t> first_dims,
                               ResponseTensor& tensor) const;
   void count_answered(std::size_t tensors);
 
@@ -120,16 +123,17 @@ std::optional<std::vector<std::byte>> WorkerNegotiator::take_message() {
 
 /// Puts a submission into the message being made: as a bit if the root knows it, else in full.
 void WorkerNegotiator::State::add(Request& request) {
-  const bool gathers = request.kind == Kind::allgather && !request.shape.empty();
-  const std::int64_t first_dim = gathers ? request.shape[0] : -1;
+  std::vector<std::int64_t> first_dims = first_dims_of(request);
   request = canonical(std::move(request));
   const Slot slot = cache.find(request);
   if (slot != kNoSlot) {
-    hits.push_back({slot, first_dim});
+    body_bytes += kVarintBytes * first_dims.size();
+    hits.push_back({slot, std::move(first_dims)});
     return;
   }
-  if (gathers) request.shape[0] = first_dim;
-  body_bytes += kRequestOverhead + request.name.size() + 8 * request.shape.size();
+  request = restored(std::move(request), first_dims);
+  body_bytes +=
+      kRequestOverhead + request.name.size() + 8 * (request.shape.size() + request.splits.size());
   outgoing.requests.push_back(std::move(request));
 }
 
@@ -139,7 +143,8 @@ void WorkerNegotiator::State::write_hits() {
   outgoing.first_dims.clear();
   for (const Hit& hit : hits) {
     outgoing.hits.push_back(hit.slot);
-    if (hit.first_dim >= 0) outgoing.first_dims.push_back(hit.first_dim);
+    outgoing.first_dims.insert(outgoing.first_dims.end(), hit.first_dims.begin(),
+                               hit.first_dims.end());
   }
 }
 
@@ -184,8 +189,8 @@ Result<void> WorkerNegotiator::State::add_known(const WireResponse& from, Respon
     if (response.tensors.empty()) copy_parameters(*known, response);
     ResponseTensor& tensor = response.tensors.emplace_back();
     tensor.request = known;
-    if (known->kind != Kind::allgather) continue;
-    const auto count = static_cast<std::size_t>(size);
+    const std::size_t count = all_dims(known->kind);
+    if (count == 0) continue;
     if (first_dims.size() < count) return broken("lacks first dimensions");
     HORA_TRY(set_first_dims(*known, first_dims.first(count), tensor));
     first_dims = first_dims.subspan(count);
@@ -199,7 +204,7 @@ Result<void> WorkerNegotiator::State::add_new(WireResponse& from, Response& resp
     if (response.tensors.empty()) copy_parameters(request, response);
     ResponseTensor& tensor = response.tensors.emplace_back();
     tensor.request = added.request;
-    if (request.kind == Kind::allgather && response.error.empty()) {
+    if (all_dims(request.kind) > 0 && response.error.empty()) {
       HORA_TRY(set_first_dims(request, added.first_dims, tensor));
     }
     if (added.slot != kNoSlot) cache.put(added.slot, std::move(added.request));
@@ -207,15 +212,18 @@ Result<void> WorkerNegotiator::State::add_new(WireResponse& from, Response& resp
   return {};
 }
 
-Result<void> WorkerNegotiator::State::set_first_dims(const Request& gathered,
+Result<void> WorkerNegotiator::State::set_first_dims(const Request& known,
                                                      std::span<const std::int64_t> first_dims,
                                                      ResponseTensor& tensor) const {
-  if (first_dims.size() != static_cast<std::size_t>(size) || gathered.shape.empty()) {
+  if (first_dims.size() != all_dims(known.kind) || known.shape.empty()) {
     return broken("lacks first dimensions");
   }
   // Anything that is multiplied later must have passed the bounds.
-  for (const std::int64_t first_dim : first_dims) {
-    if (!first_dim_fits(gathered, first_dim)) return broken("has an impossible first dimension");
+  const std::size_t own = own_dims(known.kind, size);
+  for (std::size_t at = 0; at < first_dims.size(); at += own) {
+    if (!first_dims_fit(known, first_dims.subspan(at, own))) {
+      return broken("has an impossible first dimension");
+    }
   }
   tensor.first_dims.assign(first_dims.begin(), first_dims.end());
   return {};

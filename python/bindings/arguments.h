@@ -24,13 +24,13 @@ class Names {
   std::string full_name(Kind kind, pybind11::handle name);
 
  private:
-  std::array<std::uint64_t, 4> unnamed_{};  // By kind.
+  std::array<std::uint64_t, 6> unnamed_{};  // By kind.
 };
 
 /// A factor; raises TypeError unless it is a number. `argument`: its name.
 double factor_from(pybind11::handle value, const char* argument);
 
-/// The dimensions of a tensor.
+/// The dimensions of a tensor, or the splits of an alltoall.
 std::vector<std::int64_t> shape_from(const pybind11::tuple& shape);
 
 /// Where the bytes of a C-contiguous buffer start. Raises BufferError or ValueError if it is none.

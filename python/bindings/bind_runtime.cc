@@ -22,14 +22,17 @@ namespace {
 /// One collective call, as the package gives it.
 Submission make_submission(RuntimeBinding& runtime, int kind, py::handle name, int dtype,
                            const py::tuple& shape, std::uintptr_t input, std::uintptr_t output,
-                           int op, py::handle prescale, py::handle postscale, int root) {
+                           int op, py::handle prescale, py::handle postscale, int root,
+                           const py::tuple& splits) {
+  const std::optional<Kind> collective = kind_from(kind);
   const std::optional<DType> element = dtype_from(dtype);
   const std::optional<ReduceOp> reduction = reduce_op_from(op);
+  if (!collective) throw py::value_error("no collective has the number " + std::to_string(kind));
   if (!element) throw py::value_error("no dtype has the number " + std::to_string(dtype));
   if (!reduction) throw py::value_error("no reduction has the number " + std::to_string(op));
   Submission submission;
   Request& request = submission.request;
-  request.kind = static_cast<Kind>(kind);
+  request.kind = *collective;
   request.name = runtime.names().full_name(request.kind, name);
   request.dtype = *element;
   request.op = *reduction;
@@ -37,6 +40,7 @@ Submission make_submission(RuntimeBinding& runtime, int kind, py::handle name, i
   request.prescale = factor_from(prescale, "prescale_factor");
   request.postscale = factor_from(postscale, "postscale_factor");
   request.shape = shape_from(shape);
+  request.splits = shape_from(splits);
   submission.input = reinterpret_cast<const void*>(input);
   submission.output = reinterpret_cast<void*>(output);
   return submission;
@@ -44,26 +48,27 @@ Submission make_submission(RuntimeBinding& runtime, int kind, py::handle name, i
 
 Handle submit(RuntimeBinding& self, int kind, py::handle name, int dtype, const py::tuple& shape,
               std::uintptr_t input, std::uintptr_t output, int op, py::handle prescale,
-              py::handle postscale, int root) {
+              py::handle postscale, int root, const py::tuple& splits) {
   return self.submit(make_submission(self, kind, name, dtype, shape, input, output, op, prescale,
-                                     postscale, root));
+                                     postscale, root, splits));
 }
 
 /// Returns nothing: a handle would be the most expensive thing about a small allreduce.
 void run(RuntimeBinding& self, int kind, py::handle name, int dtype, const py::tuple& shape,
          std::uintptr_t input, std::uintptr_t output, const py::object& keep, int op,
          py::handle prescale, py::handle postscale, int root) {
-  self.run(
-      make_submission(self, kind, name, dtype, shape, input, output, op, prescale, postscale, root),
-      keep);
+  self.run(make_submission(self, kind, name, dtype, shape, input, output, op, prescale, postscale,
+                           root, py::tuple()),
+           keep);
 }
 
-Handle gather(RuntimeBinding& self, py::handle name, int dtype, const py::tuple& shape,
-              std::uintptr_t input, const py::object& keep) {
-  const py::float_ one(1.0);
-  return self.run(make_submission(self, static_cast<int>(Kind::allgather), name, dtype, shape,
-                                  input, 0, static_cast<int>(ReduceOp::sum), one, one, 0),
-                  keep);
+/// For the kinds whose output the core makes: the handle has it.
+Handle produce(RuntimeBinding& self, int kind, py::handle name, int dtype, const py::tuple& shape,
+               std::uintptr_t input, const py::object& keep, int op, py::handle prescale,
+               py::handle postscale, const py::tuple& splits) {
+  return self.run(
+      make_submission(self, kind, name, dtype, shape, input, 0, op, prescale, postscale, 0, splits),
+      keep);
 }
 
 Output take_output(Completion& completion, std::size_t element_bytes) {
@@ -96,7 +101,7 @@ void bind_handle(py::module_& module) {
   py::class_<Completion, Handle>(module, "Handle", "A collective in flight.")
       .def("done", &Completion::done)
       .def("take_output", &take_output, py::arg("element_bytes"),
-           "The gathered bytes; once, after success.")
+           "The output that the core has made; once, after success.")
       .def_property_readonly(
           "output_shape",
           [](const Completion& handle) { return py::tuple(py::cast(handle.output_shape())); })
@@ -116,10 +121,12 @@ void bind_runtime(py::module_& module) {
   py::class_<RuntimeBinding>(module, "Runtime", "A member of a job; see hora.init.")
       .def_static("start", &RuntimeBinding::start)
       .def("submit", &submit, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "source"_a, "target"_a,
-           "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = 0)
+           "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = 0,
+           "splits"_a = py::tuple())
       .def("run", &run, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "source"_a, "target"_a, "keep"_a,
            "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = 0)
-      .def("gather", &gather, "name"_a, "dtype"_a, "shape"_a, "source"_a, "keep"_a)
+      .def("produce", &produce, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "source"_a, "keep"_a,
+           "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "splits"_a = py::tuple())
       .def("wait", &RuntimeBinding::wait, py::arg("handle"))
       .def("poll", &RuntimeBinding::poll, py::arg("handle"))
       .def("start_timeline", &RuntimeBinding::start_timeline, py::arg("pattern"),

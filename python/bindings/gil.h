@@ -21,7 +21,8 @@ inline void restore_gil(PyThreadState* thread) {
   try {
     PyEval_RestoreThread(thread);
   } catch (abi::__forced_unwind&) {
-    for (;;) pause();
+    for (;;)
+      pause();
   }
 }
 
