@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hora import _context, _core
@@ -84,6 +84,24 @@ def checked_root(root_rank: int) -> int:
     return root_rank
 
 
+def checked_splits(splits: Sequence[int] | None, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return how many rows of a tensor of `shape` go to each rank: `splits`, or equal parts.
+
+    None and an empty sequence mean equal parts. What is wrong with splits is for the core to say,
+    but for rows that do not divide.
+    """
+    if splits is not None and len(splits) > 0:
+        return tuple(splits)
+    size = _context.current().size
+    rows = shape[0] if len(shape) > 0 else 0
+    if rows % size != 0:
+        raise ValueError(
+            f"alltoall without splits needs a first dimension that is a multiple of the number of "
+            f"ranks: {rows} rows cannot be split evenly among {size} ranks."
+        )
+    return (rows // size,) * size
+
+
 def start(
     kind: int,
     name: str | None,
@@ -96,11 +114,12 @@ def start(
     prescale: float = 1.0,
     postscale: float = 1.0,
     root: int = 0,
+    splits: tuple[int, ...] = (),
 ) -> int:
     """Start a collective and return its handle; `finish` makes the result of `synchronize`."""
     context = _context.current()
     handle = context.runtime.submit(
-        kind, name, dtype, shape, source, target, op, prescale, postscale, root
+        kind, name, dtype, shape, source, target, op, prescale, postscale, root, splits
     )
     return context.keep(handle, finish)
 

@@ -5,6 +5,8 @@ ALLREDUCE: int
 ALLGATHER: int
 BROADCAST: int
 BARRIER: int
+REDUCESCATTER: int
+ALLTOALL: int
 DTYPES: dict[str, int]
 
 def address(buffer: object) -> int: ...
@@ -36,6 +38,7 @@ class Runtime:
         prescale: float = ...,
         postscale: float = ...,
         root: int = ...,
+        splits: tuple[int, ...] = ...,
     ) -> Handle: ...
     def run(
         self,
@@ -51,8 +54,18 @@ class Runtime:
         postscale: float = ...,
         root: int = ...,
     ) -> None: ...
-    def gather(
-        self, name: str | None, dtype: int, shape: tuple[int, ...], source: int, keep: object
+    def produce(
+        self,
+        kind: int,
+        name: str | None,
+        dtype: int,
+        shape: tuple[int, ...],
+        source: int,
+        keep: object,
+        op: int = ...,
+        prescale: float = ...,
+        postscale: float = ...,
+        splits: tuple[int, ...] = ...,
     ) -> Handle: ...
     def wait(self, handle: Handle) -> None: ...
     def poll(self, handle: Handle) -> bool: ...

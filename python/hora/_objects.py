@@ -129,7 +129,8 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     payload, error = _tried(lambda: dumps(obj))
     # Each rank's bytes end with whether they are a text instead of a pickle.
     payload.append(error is not None)
-    handle = _context.current().runtime.gather(
+    handle = _context.current().runtime.produce(
+        _core.ALLGATHER,
         name,
         _core.DTYPES["uint8"],
         (len(payload),),

@@ -456,7 +456,6 @@ TEST_CASE("alltoall: the splits are each rank's own, all ranks learn all, and it
       REQUIRE(responses.size() == 1);
       CHECK(responses[0].kind == Kind::alltoall);
       CHECK(responses[0].tensors[0].first_dims == matrix);
-      CHECK(responses[0].tensors[0].shape == std::vector<std::int64_t>{6 * round + 2 * rank, 7});
     }
   }
   CHECK(world.up_bytes <= 3 * 10);

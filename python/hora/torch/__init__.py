@@ -22,6 +22,7 @@ from hora._calls import Adasum, Average, Max, Min, Product, Sum, poll, synchroni
 from hora._objects import allgather_object
 from hora.process_sets import ProcessSet, global_process_set
 from hora.torch.compression import Compression
+from hora.torch.exchange import alltoall, alltoall_async, reducescatter, reducescatter_async
 from hora.torch.functions import (
     broadcast_object,
     broadcast_optimizer_state,
@@ -61,6 +62,8 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -71,6 +74,8 @@ __all__ = [
     "broadcast_parameters",
     "global_process_set",
     "poll",
+    "reducescatter",
+    "reducescatter_async",
     "synchronize",
 ]
 __all__ += hora.__all__

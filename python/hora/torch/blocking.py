@@ -5,10 +5,12 @@ Each crosses into C++ once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from hora import _calls, _context, _core
-from hora.torch.tensors import DTYPES, gathered, output_for, readable, writable, write_back
+from hora.torch.tensors import DTYPES, core_output, output_for, readable, writable, write_back
 
 
 def reduce_new(
@@ -56,10 +58,46 @@ def reduce_in_place(
 def gather_new(tensor: torch.Tensor, name: str | None) -> tuple[torch.Tensor, tuple[int, ...]]:
     """Gather: the result, and the first dimension of each rank."""
     source = readable(tensor)
-    handle = _context.current().runtime.gather(
-        name, DTYPES[source.dtype], source.shape, source.data_ptr(), source
+    handle = _context.current().runtime.produce(
+        _core.ALLGATHER, name, DTYPES[source.dtype], source.shape, source.data_ptr(), source
     )
-    return gathered(source, handle), handle.first_dims
+    return core_output(source, handle), handle.first_dims
+
+
+def scatter_new(
+    tensor: torch.Tensor, name: str | None, op: int, prescale: float, postscale: float
+) -> torch.Tensor:
+    """Reduce, and return this rank's rows of the result."""
+    source = readable(tensor)
+    handle = _context.current().runtime.produce(
+        _core.REDUCESCATTER,
+        name,
+        DTYPES[source.dtype],
+        source.shape,
+        source.data_ptr(),
+        source,
+        op,
+        prescale,
+        postscale,
+    )
+    return core_output(source, handle)
+
+
+def exchange_new(
+    tensor: torch.Tensor, splits: Sequence[int] | None, name: str | None
+) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """Exchange rows: what came, and how many rows from each rank."""
+    source = readable(tensor)
+    handle = _context.current().runtime.produce(
+        _core.ALLTOALL,
+        name,
+        DTYPES[source.dtype],
+        source.shape,
+        source.data_ptr(),
+        source,
+        splits=_calls.checked_splits(splits, source.shape),
+    )
+    return core_output(source, handle), handle.first_dims
 
 
 def broadcast_in_place(tensor: torch.Tensor, root_rank: int, name: str | None) -> torch.Tensor:
