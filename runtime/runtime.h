@@ -76,9 +76,11 @@ struct RuntimeStats {
 
 class Runtime {
  public:
-  /// Joins the job and builds the first session. Blocks until all members are there
-  /// or config.start_timeout_ms.
-  static Result<std::unique_ptr<Runtime>> start(const Config& config, const Placement& placement);
+  /// Joins the job and builds the first session. Blocks until all members are there,
+  /// config.start_timeout_ms, or until `interrupted` (asked every 50 ms or so on this thread; may
+  /// be empty) returns true.
+  static Result<std::unique_ptr<Runtime>> start(const Config& config, const Placement& placement,
+                                                const Interrupted& interrupted = {});
 
   virtual ~Runtime() = default;
   Runtime(const Runtime&) = delete;

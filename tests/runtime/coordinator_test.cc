@@ -259,7 +259,7 @@ TEST_CASE("coordinator: gradients that come at once end in total / target buffer
 }
 
 TEST_CASE("coordinator: after the first step a tensor costs about a bit, in any order") {
-  constexpr std::size_t kTensors = 1000, kSteps = 200;
+  constexpr std::size_t kTensors = 1000, kSteps = 1000;
   NegotiationWorld world(of_size(4));
   std::vector<std::size_t> order(kTensors);
   for (std::size_t i = 0; i < kTensors; ++i)
