@@ -354,7 +354,8 @@ void complete(Member& self, const Config& config, const Placement& placement) {
 }  // namespace
 
 Result<std::unique_ptr<Control>> Control::join(const Config& config, const Placement& placement,
-                                               Member self, Sink sink) {
+                                               Member self, Sink sink,
+                                               const Interrupted& interrupted) {
   complete(self, config, placement);
   if (placement.size == 1) {
     return std::make_unique<SoleControl>(
@@ -366,7 +367,7 @@ Result<std::unique_ptr<Control>> Control::join(const Config& config, const Place
     if (!started) return fail(started.error());
     server = std::move(*started);
   }
-  auto meeting = meet(config, placement, self);
+  auto meeting = meet(config, placement, self, interrupted);
   if (!meeting) return fail(meeting.error());
   TrackedFd wake(Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
   if (!wake.valid()) return fail_errno("eventfd for the io thread");

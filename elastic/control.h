@@ -64,6 +64,10 @@ struct Listeners {
   std::string unix_name;
 };
 
+/// Asked every 50 ms while somebody waits, on the thread that waits: true ends the wait with an
+/// Error of kind interrupted. May be empty.
+using Interrupted = std::function<bool()>;
+
 /// The worker's side of the rendezvous and of the control link. Owns the io thread. In a forked
 /// child nothing of it works, and destroying it there touches nothing of the parent's.
 class Control {
@@ -75,7 +79,8 @@ class Control {
   /// error names the ranks that have not come). For a job of one nothing is opened and no thread is
   /// started. `self` brings worker, pid and listeners; host and places are filled in here.
   static Result<std::unique_ptr<Control>> join(const Config& config, const Placement& placement,
-                                               Member self, Sink sink);
+                                               Member self, Sink sink,
+                                               const Interrupted& interrupted = {});
 
   virtual ~Control() = default;
   Control(const Control&) = delete;

@@ -7,6 +7,9 @@
 #include <fstream>
 #include <string>
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -51,11 +54,27 @@ Result<void> open_tcp(bool one_host, Listeners& listeners) {
   return {};
 }
 
+/// Error invalid_argument if the kernel does not have, or not allow, what HORA_CONGESTION names.
+Result<void> check_congestion(const std::string& name) {
+  if (name.empty()) return {};
+  const Fd probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!probe.valid() || ::setsockopt(probe.get(), IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                                     static_cast<socklen_t>(name.size())) == 0) {
+    return {};
+  }
+  std::ifstream file("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+  std::string allowed;
+  std::getline(file, allowed);
+  return fail(ErrorKind::invalid_argument,
+              "HORA_CONGESTION='" + name + "' is not one of this kernel's: " + allowed);
+}
+
 }  // namespace
 
 Result<Listeners> open_listeners(const Config& config, const Placement& placement) {
   Listeners listeners;
   if (placement.size == 1) return listeners;
+  HORA_TRY(check_congestion(config.congestion));
   if (config.transport != "tcp") {
     const std::string name = "hora-" + to_string(make_worker_id());
     auto listener = listen_unix(name);

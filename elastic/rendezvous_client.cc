@@ -26,6 +26,7 @@ constexpr auto kConnectPatience = 3s;  // One address may be a black hole; other
 constexpr auto kHandshakePatience = 5s;
 constexpr auto kFirstPause = 5ms;
 constexpr auto kLongestPause = 200ms;
+constexpr auto kInterruptPeriod = 50ms;
 constexpr int kMostRejections = 16;  // Two or three seconds of trying.
 
 /// One attempt: a meeting, an error to be given to the caller, or one to be tried again.
@@ -49,14 +50,24 @@ Result<std::vector<Endpoint>> endpoints_of(const Placement& placement) {
   return std::vector<Endpoint>{{"", "127.0.0.1", port}, {"", "::1", port}};
 }
 
+tl::unexpected<Error> was_interrupted() {
+  return fail(ErrorKind::interrupted, "meeting the other ranks was interrupted");
+}
+
 /// Reads until the next message.
-Result<Message> next_message(int socket, MessageReader& reader, Deadline deadline) {
+Result<Message> next_message(int socket, MessageReader& reader, Deadline deadline,
+                             const Interrupted& interrupted) {
   std::array<std::byte, 16 << 10> buffer;
   for (;;) {
     auto message = reader.next();
     if (!message) return fail(message.error());
     if (*message) return std::move(**message);
-    if (!wait_socket(socket, POLLIN, deadline)) return fail(ErrorKind::timeout, "no answer");
+    const TimePoint now = steady_now();
+    if (!wait_socket(socket, POLLIN, {std::min(deadline.at, now + kInterruptPeriod)})) {
+      if (interrupted && interrupted()) return was_interrupted();
+      if (deadline.passed(steady_now())) return fail(ErrorKind::timeout, "no answer");
+      continue;
+    }
     const ssize_t got = ::recv(socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (got == 0) return fail(ErrorKind::system, "the rendezvous closed the connection");
     if (got > 0) {
@@ -76,13 +87,16 @@ std::uint32_t wait_ms(Deadline deadline) {
 }
 
 Attempt wait_for_world(Meeting meeting, const Placement& placement, const Member& self,
-                       Deadline deadline) {
+                       Deadline deadline, const Interrupted& interrupted) {
   const Rank rank(placement.rank);
   const auto join = encode(Join{rank, placement.size, wait_ms(deadline), self});
   if (auto sent = send_all(meeting.socket.get(), join, deadline); !sent) {
     return try_again(sent.error().message);
   }
-  auto message = next_message(meeting.socket.get(), meeting.reader, deadline);
+  auto message = next_message(meeting.socket.get(), meeting.reader, deadline, interrupted);
+  if (!message && message.error().kind == ErrorKind::interrupted) {
+    return {std::nullopt, std::move(message.error()), "", false};
+  }
   if (!message) return try_again(message.error().message);
   if (auto* refuse = std::get_if<Refuse>(&*message)) {
     return {std::nullopt, std::move(refuse->error), "", false};
@@ -98,7 +112,7 @@ Attempt wait_for_world(Meeting meeting, const Placement& placement, const Member
 }
 
 Attempt attempt(const Endpoint& endpoint, const Config& config, const Placement& placement,
-                const Member& self, Deadline deadline) {
+                const Member& self, Deadline deadline, const Interrupted& interrupted) {
   const auto soon = [deadline](Duration patience) {
     return Deadline{std::min(deadline.at, steady_now() + patience)};
   };
@@ -119,7 +133,7 @@ Attempt attempt(const Endpoint& endpoint, const Config& config, const Placement&
     failed.rejected = proved.error().kind != ErrorKind::timeout;
     return failed;
   }
-  return wait_for_world(std::move(meeting), placement, self, deadline);
+  return wait_for_world(std::move(meeting), placement, self, deadline, interrupted);
 }
 
 std::string host_of_rendezvous(const Placement& placement) {
@@ -128,7 +142,8 @@ std::string host_of_rendezvous(const Placement& placement) {
 
 }  // namespace
 
-Result<Meeting> meet(const Config& config, const Placement& placement, const Member& self) {
+Result<Meeting> meet(const Config& config, const Placement& placement, const Member& self,
+                     const Interrupted& interrupted) {
   auto endpoints = endpoints_of(placement);
   if (!endpoints) return fail(endpoints.error());
   const auto patience = std::chrono::milliseconds(config.start_timeout_ms);
@@ -139,7 +154,7 @@ Result<Meeting> meet(const Config& config, const Placement& placement, const Mem
   int rejections = 0;
   while (!deadline.passed(steady_now())) {
     for (const Endpoint& endpoint : *endpoints) {
-      Attempt result = attempt(endpoint, config, placement, self, deadline);
+      Attempt result = attempt(endpoint, config, placement, self, deadline, interrupted);
       if (result.meeting) return std::move(*result.meeting);
       if (result.final_error) return fail(std::move(*result.final_error));
       last_try = std::move(result.last_try);
@@ -151,7 +166,11 @@ Result<Meeting> meet(const Config& config, const Placement& placement, const Mem
                         "job use this address?");
       }
     }
-    std::this_thread::sleep_for(std::min(pause, deadline.left(steady_now())));
+    for (Duration left = std::min(pause, deadline.left(steady_now())); left > Duration::zero();
+         left -= kInterruptPeriod) {
+      std::this_thread::sleep_for(std::min<Duration>(left, kInterruptPeriod));
+      if (interrupted && interrupted()) return was_interrupted();
+    }
     pause = std::min<Duration>(2 * pause, kLongestPause);
   }
   return fail(ErrorKind::timeout,

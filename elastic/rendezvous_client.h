@@ -21,7 +21,9 @@ struct Meeting {
   World world;
 };
 
-/// Blocks until the World is there, at most config.start_timeout_ms.
-Result<Meeting> meet(const Config& config, const Placement& placement, const Member& self);
+/// Blocks until the World is there, at most config.start_timeout_ms. A single attempt to connect or
+/// to prove the secret, some seconds at most, is not interrupted.
+Result<Meeting> meet(const Config& config, const Placement& placement, const Member& self,
+                     const Interrupted& interrupted);
 
 }  // namespace hora

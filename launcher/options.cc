@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
+#include <optional>
+#include <system_error>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -44,8 +47,8 @@ constexpr std::array kElastic = {"--min-np,--min-num-proc",   "--max-np,--max-nu
 
 // What CLI11 fills in; turned into RunOptions when it is complete.
 struct Raw {
-  int num_proc = 0;
-  double start_timeout_s = 0;
+  std::string num_proc;
+  std::string start_timeout_s;
   std::vector<std::string> assignments;
   std::vector<std::string> tuning;  ///< The values, one per row of tuning_options().
   std::vector<std::string> elastic;
@@ -200,17 +203,40 @@ Result<void> refuse_elastic(const CLI::App& app) {
   return {};
 }
 
-Result<RunOptions> finish(Raw& raw, const CLI::App& app) {
-  if (app.count("--num-proc") > 0) raw.run.num_proc = raw.num_proc;
+// The whole text as a number, or nothing.
+template <class Number>
+std::optional<Number> number_in(const std::string& text) {
+  Number value{};
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || stop != end) return std::nullopt;
+  return value;
+}
+
+Result<void> read_numbers(const Raw& raw, const CLI::App& app, RunOptions& run) {
+  if (app.count("--num-proc") > 0) {
+    run.num_proc = number_in<int>(raw.num_proc);
+    if (!run.num_proc) {
+      return fail(
+          ErrorKind::invalid_argument,
+          fmt::format("-np needs a number of processes, such as -np 4, not '{}'", raw.num_proc));
+    }
+  }
   if (app.count("--start-timeout") > 0) {
     // A day is more than any job waits, and keeps the milliseconds far from overflow.
-    if (!(raw.start_timeout_s >= 0.001 && raw.start_timeout_s <= 86400)) {
+    const double seconds = number_in<double>(raw.start_timeout_s).value_or(-1);
+    if (!(seconds >= 0.001 && seconds <= 86400)) {
       return fail(ErrorKind::invalid_argument,
                   fmt::format("--start-timeout must be from 0.001 to 86400 seconds, not {}",
                               raw.start_timeout_s));
     }
-    raw.run.start_timeout_ms = static_cast<std::uint32_t>(std::lround(raw.start_timeout_s * 1000));
+    run.start_timeout_ms = static_cast<std::uint32_t>(std::lround(seconds * 1000));
   }
+  return {};
+}
+
+Result<RunOptions> finish(Raw& raw, const CLI::App& app) {
+  HORA_TRY(read_numbers(raw, app, raw.run));
   for (const std::string& text : raw.assignments) {
     const std::size_t equals = text.find('=');
     if (equals == 0 || equals == std::string::npos) {
@@ -250,6 +276,12 @@ Result<std::variant<RunOptions, Answer>> parse_options(const std::vector<std::st
     return Answer{app.help()};
   } catch (const CLI::CallForVersion& version) {
     return Answer{version.what() + std::string("\n")};
+  } catch (const CLI::ArgumentMismatch& error) {  // "--hostfile: 1 required FILE missing"
+    const std::string text = error.what();
+    const std::string name = text.substr(0, text.find(':'));
+    return fail(ErrorKind::invalid_argument,
+                fmt::format("{} needs a value; see horarun --help",
+                            name == "--num-proc" ? "-np (or --num-proc)" : name));
   } catch (const CLI::Error& error) {
     return fail(ErrorKind::invalid_argument, fmt::format("{}; see horarun --help", error.what()));
   }

@@ -14,7 +14,8 @@
 //
 //   merges     add each rank once, chunk by chunk; the finishing one has all of them, in rank
 //              order; what is finished is never merged again
-//   results    every rank unpacks every chunk once, with the same expression on all ranks
+//   results    every rank unpacks every chunk once, with the same expression on all ranks; where
+//              results are private, the chunks that are its own, and no others
 //   progress   nobody waits for ever; the longest chain of messages is `depth`
 //
 // That completion depends on every rank's start needs no rule of its own: each result holds a leaf
@@ -84,7 +85,11 @@ class SymbolicRun {
     return good ? std::nullopt : finding_;
   }
   [[nodiscard]] const std::vector<int>& order_of(int chunk) const {
-    return symbols_[states_[0].results[static_cast<std::size_t>(chunk)]].ranks;
+    const auto rank = static_cast<std::size_t>(std::max(0, group_.of(0).owner_of(chunk)));
+    return symbols_[states_[rank].results[static_cast<std::size_t>(chunk)]].ranks;
+  }
+  [[nodiscard]] bool adds() const {
+    return group_.of(0).shape == Shape::reduce || group_.of(0).shape == Shape::scatter;
   }
 
  private:
@@ -226,7 +231,7 @@ bool SymbolicRun::evaluate(int rank, TaskId id) {
 
 bool SymbolicRun::evaluate_merge(int rank, TaskId id, const std::vector<int>& operands, int i) {
   const Task& t = group_.task(rank, id);
-  if (group_.of(rank).shape != Shape::reduce) {
+  if (!adds()) {
     return fail(rank, id, "is a merge, in a collective that adds nothing");
   }
   std::vector<bool> added(static_cast<std::size_t>(group_.size()), false);
@@ -298,24 +303,30 @@ bool SymbolicRun::result_is_right(int rank, int chunk) {
       "rank " + std::to_string(rank) + ": its result of chunk " + std::to_string(chunk) + " ";
   const Schedule& s = group_.of(rank);
   const int result = state(rank).results[static_cast<std::size_t>(chunk)];
+  const int owner = s.owner_of(chunk);
+  if (owner >= 0 && owner != rank) {
+    return result == kNoSymbol || fail(who + "belongs to rank " + std::to_string(owner));
+  }
   if (result == kNoSymbol) return fail(who + "is never unpacked");
-  if (s.shape == Shape::reduce) {
+  if (adds()) {
     if (!symbols_[result].finished) return fail(who + "is not finished");
-    if (result != state(0).results[static_cast<std::size_t>(chunk)]) {
+    if (owner < 0 && result != state(0).results[static_cast<std::size_t>(chunk)]) {
       return fail(who + "is merged in another way than rank 0's");
     }
     return true;
   }
-  const int owner = s.shape == Shape::gather ? chunk : s.root;
-  if (symbols_[result].ranks.front() != owner) {
+  int source = s.root;
+  if (s.shape == Shape::gather) source = chunk;
+  if (s.shape == Shape::transpose) source = chunk / s.size;
+  if (symbols_[result].ranks.front() != source) {
     return fail(who + "comes from rank " + std::to_string(symbols_[result].ranks.front()) +
-                ", not from rank " + std::to_string(owner));
+                ", not from rank " + std::to_string(source));
   }
   return true;
 }
 
 bool SymbolicRun::chunks_follow_one_rule() {
-  if (group_.of(0).shape != Shape::reduce) return true;
+  if (!adds()) return true;
   const int first = topology_.host_of(order_of(0).front());
   for (int chunk = 1; chunk < group_.of(0).grid; ++chunk) {
     const int other = topology_.host_of(order_of(chunk).front());

@@ -23,7 +23,7 @@ std::optional<std::string> check_schedules(const std::vector<Schedule>& by_rank,
 /// The same for algorithms that know no hosts.
 std::optional<std::string> check_schedules(const std::vector<Schedule>& by_rank);
 
-/// The order in which right schedules of shape `reduce` add the contributions of the ranks to
+/// The order in which right schedules of a shape that adds add the contributions of the ranks to
 /// `chunk`; empty if the check fails.
 std::vector<int> contribution_order(const std::vector<Schedule>& by_rank, const Topology& topology,
                                     int chunk);

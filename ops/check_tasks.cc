@@ -109,6 +109,12 @@ bool TaskRules::ranks_agree() {
 bool TaskRules::slot_is_sound() {
   const Schedule& s = group_.of(0);
   if (s.grid < 1) return fail("the grid has no chunks");
+  const int size = group_.size();
+  const bool one_each = s.shape == Shape::gather || s.shape == Shape::scatter;
+  if ((one_each && s.grid != size) || (s.shape == Shape::transpose && s.grid != size * size)) {
+    return fail("the grid has " + std::to_string(s.grid) + " chunks for " + std::to_string(size) +
+                " ranks");
+  }
   if (s.root < 0 || s.root >= group_.size()) return fail("the root is no member");
   const auto landing_first = [](const BufferSpec& x, const BufferSpec& y) {
     return x.landing && !y.landing;
@@ -126,9 +132,12 @@ bool TaskRules::is_well_formed(int rank) {
   own.writer.assign(s.cells(false), kNoTask);
   own.before.assign(s.tasks.size(), std::vector<std::uint64_t>((s.tasks.size() + 63) / 64));
   for (TaskId id = 0; id < group_.tasks(rank); ++id) {
-    const std::int16_t chunk = s.tasks[id].chunk;
+    const std::int32_t chunk = s.tasks[id].chunk;
     if (chunk != kWhole && (chunk < 0 || chunk >= s.grid)) {
       return fail(rank, id, "is outside the grid of " + std::to_string(s.grid));
+    }
+    if (chunk == kWhole && is_ragged(s.shape)) {
+      return fail(rank, id, "takes all chunks at once, but each has a length of its own");
     }
     if (!has_good_peer(rank, id) || !has_good_dependencies(rank, id) ||
         !has_good_places(rank, id) || !has_good_operands(rank, id)) {

@@ -53,10 +53,8 @@ void copy_scaled(const CollectiveRun& run, const std::byte* from, std::byte* to,
 
 Segment::Segment(const CollectiveRun& run, std::uint64_t index) : run_(&run) {
   base_ = index * run.segment_bytes;
-  if (run.schedule->shape == Shape::gather) {
+  if (is_ragged(run.schedule->shape)) {
     stride_ = run.segment_bytes;
-    bytes_ = clamp_length(run.contributions[static_cast<std::size_t>(run.schedule->me)], base_,
-                          run.segment_bytes);
   } else {
     bytes_ = clamp_length(run.total_bytes, base_, run.segment_bytes);
     const auto grid = static_cast<std::uint64_t>(run.schedule->grid);
@@ -66,8 +64,8 @@ Segment::Segment(const CollectiveRun& run, std::uint64_t index) : run_(&run) {
 
 std::uint64_t Segment::length(int chunk) const {
   if (chunk == kWhole) return bytes_;
-  if (run_->schedule->shape == Shape::gather) {
-    return clamp_length(run_->contributions[static_cast<std::size_t>(chunk)], base_, stride_);
+  if (is_ragged(run_->schedule->shape)) {
+    return clamp_length(run_->extents[static_cast<std::size_t>(chunk)].bytes, base_, stride_);
   }
   return clamp_length(bytes_, static_cast<std::uint64_t>(chunk) * stride_, stride_);
 }
@@ -86,8 +84,9 @@ std::uint64_t Segment::offset(Place place) const {
 void Segment::pack(int chunk, std::byte* to) const {
   const std::uint64_t bytes = length(chunk);
   if (bytes == 0) return;
-  if (run_->schedule->shape == Shape::gather) {
-    std::memcpy(to, run_->pieces.front().input + base_, bytes);
+  if (is_ragged(run_->schedule->shape)) {
+    const Extent& extent = run_->extents[static_cast<std::size_t>(chunk)];
+    copy_scaled(*run_, run_->input + extent.input + base_, to, bytes);
     return;
   }
   const std::uint64_t first = base_ + start(chunk);
@@ -112,9 +111,9 @@ void Segment::pack(int chunk, std::byte* to) const {
 void Segment::unpack(int chunk, const std::byte* from) const {
   const std::uint64_t bytes = length(chunk);
   if (bytes == 0) return;
-  if (run_->schedule->shape == Shape::gather) {
-    const std::uint64_t offset = run_->output_offsets[static_cast<std::size_t>(chunk)];
-    copy_bytes(run_->output + offset + base_, from, bytes);
+  if (is_ragged(run_->schedule->shape)) {
+    const Extent& extent = run_->extents[static_cast<std::size_t>(chunk)];
+    copy_bytes(run_->output + extent.output + base_, from, bytes);
     return;
   }
   const std::uint64_t first = base_ + start(chunk);
@@ -135,10 +134,14 @@ std::uint64_t fit_segment(const Schedule& schedule, bool views_only, std::uint64
   const std::uint64_t cells = std::max<std::uint64_t>(1, schedule.cells(views_only));
   const std::uint64_t stride_limit = slot_bytes / cells / kAlign * kAlign;
   HORA_CHECK(stride_limit > 0, "a slot has room for 64 bytes per cell");
-  const auto grid = schedule.shape == Shape::gather ? 1 : static_cast<std::uint64_t>(schedule.grid);
+  // Chunks that a rank gives: all of the segment, its own, or one for each.
+  const auto given =
+      static_cast<std::uint64_t>(schedule.shape == Shape::gather      ? 1
+                                 : schedule.shape == Shape::transpose ? schedule.size
+                                                                      : schedule.grid);
   const std::uint64_t stride =
-      std::clamp(align_up((wanted + grid - 1) / grid), kAlign, stride_limit);
-  return stride * grid;
+      std::clamp(align_up((wanted + given - 1) / given), kAlign, stride_limit);
+  return is_ragged(schedule.shape) ? stride : stride * given;
 }
 
 }  // namespace hora

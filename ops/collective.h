@@ -3,9 +3,10 @@
 // The collective has a byte space of its own that is never materialized: tensors one behind the
 // other, each on a multiple of 64 B (the *piece table*). Segments cut that space; pack and unpack
 // move the bytes of a segment between the callers' tensors and a slot, so a fused buffer exists
-// only segment by segment, in cache. For a gather the space of rank r is its contribution, and a
-// segment covers the same range of every contribution; ranks with less to give contribute short or
-// empty chunks.
+// only segment by segment, in cache. The ragged shapes (gather, scatter, transpose) have *extents*
+// instead: chunk c is so many bytes, at some place in the input of who gives it and in the output
+// of who gets it. A segment covers the same range of every chunk; what is shorter than others is
+// short or empty in the last segments.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,14 @@ struct Piece {
   std::uint64_t bytes = 0;
 };
 
+/// A chunk of a ragged collective. All ranks know its length; where it lies is known to those who
+/// have or get it.
+struct Extent {
+  std::uint64_t bytes = 0;
+  std::uint64_t input = 0;   ///< Offset in the run's `input`.
+  std::uint64_t output = 0;  ///< Offset in the run's `output`.
+};
+
 /// A collective and its progress. Owner: the executor while it runs.
 struct CollectiveRun {
   const Schedule* schedule = nullptr;  ///< Template of a segment; outlives the run.
@@ -36,14 +45,13 @@ struct CollectiveRun {
   ReduceOp op = ReduceOp::sum;
   double prescale = 1.0;
   Finish finish;
-  std::vector<Piece> pieces;                 ///< Reduce and copy: in order of `start`.
-  std::vector<std::uint64_t> contributions;  ///< Gather: bytes by rank. Pieces: the own input only.
-  std::vector<std::uint64_t>
-      output_offsets;               ///< Gather: where each contribution starts in `output`.
-  std::byte* output = nullptr;      ///< Gather: the concatenation.
-  std::uint64_t total_bytes = 0;    ///< Of the byte space (gather: of the longest contribution).
-  std::uint64_t segment_bytes = 0;  ///< Multiple of 64 * grid; gather: of 64.
-  std::uint64_t ticket = 0;         ///< The owner's name for this run.
+  std::vector<Piece> pieces;         ///< Reduce and copy: in order of `start`.
+  std::vector<Extent> extents;       ///< Ragged: by chunk.
+  const std::byte* input = nullptr;  ///< Ragged: what this rank gives.
+  std::byte* output = nullptr;       ///< Ragged: what it gets.
+  std::uint64_t total_bytes = 0;     ///< Of the byte space (ragged: of the longest chunk).
+  std::uint64_t segment_bytes = 0;   ///< Multiple of 64 * grid; ragged: of 64, per chunk.
+  std::uint64_t ticket = 0;          ///< The owner's name for this run.
 
   std::uint64_t started = 0, finished = 0;  ///< Segments.
 
@@ -63,7 +71,7 @@ class Segment {
   Segment() = default;
   Segment(const CollectiveRun& run, std::uint64_t index);
 
-  /// Bytes of a chunk (kWhole: of the segment).
+  /// Bytes of a chunk (kWhole: of the segment, unless it is ragged).
   [[nodiscard]] std::uint64_t length(int chunk) const;
   /// First byte of a chunk within the segment.
   [[nodiscard]] std::uint64_t start(int chunk) const;
@@ -78,11 +86,12 @@ class Segment {
  private:
   const CollectiveRun* run_ = nullptr;
   std::uint64_t base_ = 0;    // First byte in the byte space.
-  std::uint64_t bytes_ = 0;   // Of the segment (gather: of the own contribution).
+  std::uint64_t bytes_ = 0;   // Of the segment; 0 if it is ragged.
   std::uint64_t stride_ = 0;  // Of a cell.
 };
 
-/// The largest segment of `schedule` that fits into a slot, at most about `wanted` bytes.
+/// `segment_bytes` of `schedule` so that a segment fits into a slot, and a rank gives at most about
+/// `wanted` bytes to it.
 std::uint64_t fit_segment(const Schedule& schedule, bool views_only, std::uint64_t slot_bytes,
                           std::uint64_t wanted);
 

@@ -56,6 +56,12 @@ Schedule make_bystander() {
   return schedule;
 }
 
+int Schedule::owner_of(int chunk) const {
+  if (shape == Shape::scatter) return chunk;
+  if (shape == Shape::transpose) return chunk % size;
+  return -1;
+}
+
 Traffic traffic_of(const Schedule& schedule) {
   Traffic traffic;
   std::size_t chunks = 0;
@@ -90,7 +96,7 @@ std::uint16_t ScheduleBuilder::buffer(std::string_view name, int cells, bool lan
 TaskId ScheduleBuilder::pack(Place at, int chunk) {
   Task task;
   task.kind = Primitive::pack;
-  task.chunk = static_cast<std::int16_t>(chunk);
+  task.chunk = chunk;
   task.at = at;
   return add(task, {});
 }
@@ -98,7 +104,7 @@ TaskId ScheduleBuilder::pack(Place at, int chunk) {
 TaskId ScheduleBuilder::send(int peer, int tag, int chunk, Place from, Place remote) {
   Task task;
   task.kind = Primitive::send;
-  task.chunk = static_cast<std::int16_t>(chunk);
+  task.chunk = chunk;
   task.peer = static_cast<std::int16_t>(peer);
   task.tag = static_cast<std::uint16_t>(tag);
   task.at = from;
@@ -110,7 +116,7 @@ TaskId ScheduleBuilder::send(int peer, int tag, int chunk, Place from, Place rem
 TaskId ScheduleBuilder::recv(int peer, int tag, int chunk, Place landing) {
   Task task;
   task.kind = Primitive::recv;
-  task.chunk = static_cast<std::int16_t>(chunk);
+  task.chunk = chunk;
   task.peer = static_cast<std::int16_t>(peer);
   task.tag = static_cast<std::uint16_t>(tag);
   task.at = landing;
@@ -121,7 +127,7 @@ TaskId ScheduleBuilder::recv(int peer, int tag, int chunk, Place landing) {
 TaskId ScheduleBuilder::copy(Operand from, int chunk, Place at) {
   Task task;
   task.kind = Primitive::copy;
-  task.chunk = static_cast<std::int16_t>(chunk);
+  task.chunk = chunk;
   task.at = at;
   return add(task, {from});
 }
@@ -131,7 +137,7 @@ TaskId ScheduleBuilder::merge(const std::vector<Operand>& operands, int chunk, P
   Task task;
   task.kind = Primitive::merge;
   task.finish = finish;
-  task.chunk = static_cast<std::int16_t>(chunk);
+  task.chunk = chunk;
   task.at = at;
   return add(task, operands);
 }
@@ -139,7 +145,7 @@ TaskId ScheduleBuilder::merge(const std::vector<Operand>& operands, int chunk, P
 TaskId ScheduleBuilder::unpack(Operand from, int chunk) {
   Task task;
   task.kind = Primitive::unpack;
-  task.chunk = static_cast<std::int16_t>(chunk);
+  task.chunk = chunk;
   return add(task, {from});
 }
 

@@ -30,7 +30,8 @@
 // Rules a template obeys (all proved by the check): a finished chunk holds each rank's contribution
 // once, lower ranks first (ring: from rank chunk + 1 around), by the same merges for every rank; a
 // cell is written once, so packed inputs stay; completion on any rank depends on every rank's start
-// (broadcast: on the root's); between two ranks (tag) names one message.
+// (broadcast: on the root's); between two ranks (tag) names one message; every rank unpacks the
+// chunks that its shape gives it, once, and no others.
 #pragma once
 
 #include <cstddef>
@@ -83,8 +84,8 @@ struct BufferSpec {
 struct Task {
   Primitive kind{};
   bool finish = false;          ///< merge: completes the result (divide, postscale, round once).
-  std::int16_t chunk = kWhole;  ///< Which chunk of the segment, or kWhole.
   std::int16_t peer = -1;       ///< send, recv: index in the group.
+  std::int32_t chunk = kWhole;  ///< Which chunk of the segment, or kWhole.
   std::uint16_t tag = 0;        ///< send, recv: which message of this pair.
   Place at{};
   Place remote{};  ///< send: where it lands in the peer's slot.
@@ -94,10 +95,22 @@ struct Task {
 
 /// What the template computes. The executor takes byte ranges and lengths of chunks from it.
 enum class Shape : std::uint8_t {
-  reduce,  ///< Input and output are the segment; chunk c is the c-th part of it.
-  gather,  ///< Chunk c is the contribution of rank c; the output is their concatenation.
-  copy,    ///< Broadcast: the root's segment everywhere. Grid 1.
+  reduce,     ///< Input and output are the segment; chunk c is the c-th part of it.
+  gather,     ///< Chunk c is the contribution of rank c; the output is their concatenation.
+  copy,       ///< Broadcast: the root's segment everywhere. Grid 1.
+  scatter,    ///< Reduce-scatter: chunk c of the sum is the result of rank c. Grid size.
+  transpose,  ///< All-to-all: chunk s * size + r is what rank s has for rank r. Grid size^2.
 };
+
+/// Chunks have lengths of their own, unequal or 0, so every task names one and none takes the
+/// whole segment.
+constexpr bool is_ragged(Shape shape) {
+  return shape == Shape::gather || shape == Shape::scatter || shape == Shape::transpose;
+}
+/// A rank's result is nobody else's: when the rank is gone nobody has it.
+constexpr bool is_private(Shape shape) {
+  return shape == Shape::scatter || shape == Shape::transpose;
+}
 
 /// The template of one segment for rank `me` of `size`. The order of tasks respects dependencies.
 struct Schedule {
@@ -116,6 +129,8 @@ struct Schedule {
 
   /// Cells of all buffers together; `views_only`: without landing buffers.
   [[nodiscard]] std::size_t cells(bool views_only) const;
+  /// The rank whose result a chunk is; -1: all ranks'.
+  [[nodiscard]] int owner_of(int chunk) const;
 };
 
 /// The template of a rank that takes no part: no tasks, so its segments are passed at once. Ranks

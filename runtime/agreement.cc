@@ -81,11 +81,10 @@ std::optional<Error> mismatch(std::string text) {
   return Error{ErrorKind::mismatch, std::move(text), std::nullopt};
 }
 
-/// Shapes of an allreduce or broadcast must be the same, those of an allgather but for
-/// the first dimension.
+/// Shapes must be the same, but for first dimensions that are the ranks' own.
 std::optional<std::string> shapes_differ(const Request& a, const Request& b) {
   const std::string head = "Mismatched " + std::string(to_string(a.kind)) + " tensor shapes: ";
-  if (a.kind != Kind::allgather) {
+  if (own_dims(a.kind, 1) == 0) {
     if (a.shape == b.shape) return std::nullopt;
     return head + "One rank sent a tensor of shape " + shape_text(a.shape) +
            ", but another rank sent a tensor of shape " + shape_text(b.shape) + ".";
@@ -140,13 +139,13 @@ std::optional<Difference> difference(const Request& a, const Request& b) {
                           std::string(to_string(b.dtype)) + ".",
                       type_text};
   }
-  if (a.kind == Kind::allreduce && a.op != b.op) {
+  if (reduces(a.kind) && a.op != b.op) {
     return Difference{"Mismatched reduction operation: One rank requested " + op_text(a) +
                           ", but another rank requested " + op_text(b) + ".",
                       op_text};
   }
   if (auto shapes = shapes_differ(a, b)) return Difference{std::move(*shapes), type_text};
-  if (a.kind == Kind::allreduce && !same_scales(a, b)) {
+  if (reduces(a.kind) && !same_scales(a, b)) {
     return Difference{"Mismatched prescale and/or postscale factors: One rank sent " +
                           scale_text(a) + ", but another rank sent " + scale_text(b) + ".",
                       scale_text};

@@ -41,7 +41,7 @@ class CompletionImpl final : public Completion {
   [[nodiscard]] const std::vector<std::int64_t>& first_dims() const override { return first_dims_; }
   [[nodiscard]] std::int64_t value() const override { return value_; }
 
-  /// Engine: the gathered output, before `complete`.
+  /// Engine: the output that it has made, before `complete`.
   std::byte* set_output(Buffer output, std::vector<std::int64_t> shape,
                         std::vector<std::int64_t> first_dims) {
     output_ = std::move(output);

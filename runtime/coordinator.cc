@@ -49,35 +49,43 @@ Result<void> Coordinator::on_message(Rank from, std::span<const std::byte> messa
   return {};
 }
 
+/// How many ranks are to submit it; 0 if there is no such set.
+int Coordinator::State::size_of_set(const Request& request) const {
+  const SharedSet& set = sets.find(members_of(request));
+  return set ? set->size() : 0;
+}
+
 Result<void> Coordinator::State::take_hits(Rank from, TimePoint now) {
-  std::size_t dims_used = 0;
+  std::span<const std::int64_t> first_dims = incoming.first_dims;
   for (const Slot slot : incoming.hits) {
-    Arrival arrival{cache.at(slot, incoming.seen), 0, slot};
+    Arrival arrival{cache.at(slot, incoming.seen), {}, slot};
     if (!arrival.request) {
       return fail(ErrorKind::protocol, "negotiation: rank " + std::to_string(from.value) +
                                            " names slot " + std::to_string(slot) +
                                            ", which was empty");
     }
-    if (arrival.request->kind == Kind::allgather) {
-      if (dims_used == incoming.first_dims.size() ||
-          !first_dim_fits(*arrival.request, incoming.first_dims[dims_used])) {
-        return fail(ErrorKind::protocol, "negotiation: bad first dimension of an allgather");
-      }
-      arrival.first_dim = incoming.first_dims[dims_used++];
+    const std::size_t own = own_dims(arrival.request->kind, size_of_set(*arrival.request));
+    if (own > first_dims.size() || !first_dims_fit(*arrival.request, first_dims.first(own))) {
+      return fail(ErrorKind::protocol, "negotiation: bad first dimensions of a known tensor");
     }
+    arrival.first_dims = first_dims.first(own);
+    first_dims = first_dims.subspan(own);
     HORA_TRY(arrive(from, arrival, now));
   }
-  if (dims_used != incoming.first_dims.size()) {
-    return fail(ErrorKind::protocol, "negotiation: first dimensions of no allgather");
+  if (!first_dims.empty()) {
+    return fail(ErrorKind::protocol, "negotiation: first dimensions of no known tensor");
   }
   return {};
 }
 
 Result<void> Coordinator::State::take_requests(Rank from, TimePoint now) {
   for (Request& request : incoming.requests) {
-    Arrival arrival;
-    const bool gathers = request.kind == Kind::allgather && !request.shape.empty();
-    if (gathers) arrival.first_dim = request.shape[0];
+    const std::vector<std::int64_t> first_dims = first_dims_of(request);
+    if (first_dims.size() != own_dims(request.kind, size_of_set(request))) {
+      return fail(ErrorKind::protocol, "negotiation: rank " + std::to_string(from.value) +
+                                           " splits a tensor for another number of ranks");
+    }
+    Arrival arrival{nullptr, first_dims};
     arrival.request = std::make_shared<const Request>(canonical(std::move(request)));
     if (arrival.request->kind == Kind::join) {
       HORA_TRY(on_join(from, std::move(arrival.request), now));

@@ -22,6 +22,7 @@ std::optional<std::vector<std::byte>> Coordinator::take_message(
   s.outgoing.responses.clear();
   s.outgoing.notice.clear();
   s.body_bytes = 0;
+  s.forgot = false;
   s.inspect(now);
   if (s.stop) {
     s.outgoing.stop = std::move(s.stop);
@@ -48,13 +49,7 @@ void Coordinator::State::answer_instant() {
       continue;
     }
     std::uint64_t bytes = entry.bytes;
-    if (entry.request->kind == Kind::allgather) {
-      Request gathered = *entry.request;
-      gathered.shape[0] = 0;
-      for (const std::int64_t first_dim : entry.first_dims)
-        gathered.shape[0] += first_dim;
-      bytes = byte_count(gathered);
-    }
+    if (!entry.first_dims.empty()) bytes = byte_count(restored(*entry.request, entry.first_dims));
     answer({&instant[done - 1], 1}, lane_of(bytes, options));
   }
   instant.erase(instant.begin(), instant.begin() + static_cast<std::ptrdiff_t>(done));
@@ -119,8 +114,9 @@ void Coordinator::State::answer(std::span<PendingId> tensors, std::uint16_t lane
     const Pending& entry = table.at(id);
     if (entry.slot == kNoSlot) {
       add_new(id, response);
-    } else if (entry.request->kind == Kind::allgather) {  // alone in its response
-      response.first_dims = first_dims_of(entry);
+    } else if (!entry.first_dims.empty()) {  // alone in its response
+      response.first_dims = dims_of_set(entry);
+      body_bytes += kVarintBytes * response.first_dims.size();
     }
     table.remove(id);
   }
@@ -128,7 +124,7 @@ void Coordinator::State::answer(std::span<PendingId> tensors, std::uint16_t lane
 
 void Coordinator::State::add_new(PendingId id, WireResponse& response) {
   const Pending& entry = table.at(id);
-  if (body_bytes == 0) {  // the slow path: once per message is often enough
+  if (!std::exchange(forgot, true)) {  // the slow path: once per message is often enough
     std::uint64_t floor = cache.position();
     for (const RankState& rank : ranks)
       floor = std::min(floor, rank.seen);
@@ -137,17 +133,20 @@ void Coordinator::State::add_new(PendingId id, WireResponse& response) {
   NewTensor& added = response.tensors.emplace_back();
   added.request = entry.request;
   added.slot = cache.put(entry.request);
-  added.first_dims = first_dims_of(entry);
+  added.first_dims = dims_of_set(entry);
   body_bytes += kRequestOverhead + entry.request->name.size() +
                 8 * (entry.request->shape.size() + added.first_dims.size());
 }
 
-/// Allgather: by place in the set.
-std::vector<std::int64_t> Coordinator::State::first_dims_of(const Pending& entry) const {
+/// The first dimensions of the set's ranks, by place in it.
+std::vector<std::int64_t> Coordinator::State::dims_of_set(const Pending& entry) const {
   std::vector<std::int64_t> first_dims;
-  if (entry.request->kind != Kind::allgather) return first_dims;
+  const std::size_t own = own_dims(entry.request->kind, entry.set->size());
+  if (own == 0) return first_dims;
   for (const std::int32_t rank : entry.set->ranks) {
-    first_dims.push_back(entry.first_dims[static_cast<std::size_t>(rank)]);
+    const auto dims =
+        std::span(entry.first_dims).subspan(static_cast<std::size_t>(rank) * own, own);
+    first_dims.insert(first_dims.end(), dims.begin(), dims.end());
   }
   return first_dims;
 }

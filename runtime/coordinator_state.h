@@ -53,7 +53,8 @@ struct Coordinator::State {
   void add_new(PendingId id, WireResponse& response);
   void announce(SharedRequest request);
   std::optional<Error> fault_of(PendingId id) const;
-  std::vector<std::int64_t> first_dims_of(const Pending& entry) const;
+  std::vector<std::int64_t> dims_of_set(const Pending& entry) const;
+  int size_of_set(const Request& request) const;
   Slot slot_of(const Pending& entry) const;
   bool within_budget() const { return body_bytes < kMessageBudget; }
 
@@ -84,7 +85,8 @@ struct Coordinator::State {
 
   WorkerMessage incoming;
   RootMessage outgoing;
-  std::size_t body_bytes = 0;     // of outgoing, estimated
+  std::size_t body_bytes = 0;     // of outgoing, estimated, beside its slots
+  bool forgot = false;            // outgoing has made the cache forget
   std::vector<FusionItem> items;  // reused by answer_allreduces
   std::vector<PendingId> chosen;
 };

@@ -40,6 +40,7 @@
 #include "runtime/completion.h"
 #include "runtime/negotiation.h"
 #include "runtime/process_set.h"
+#include "runtime/run_layout.h"
 #include "runtime/runtime.h"
 #include "runtime/selection.h"
 #include "runtime/tensor_key.h"
@@ -133,7 +134,8 @@ class Engine {
   void finish_change(const Response& response, const Calls& calls);
   void start_run(const Response& response, Calls calls);
   void add_pieces(CollectiveRun& run, const Response& response, const Calls& calls);
-  bool prepare_gather(CollectiveRun& run, const Response& response, CompletionImpl* call);
+  bool give_output(CollectiveRun& run, const Response& response, OwnOutput own,
+                   CompletionImpl& call);
   void finish_runs();
   void finish_call(CompletionImpl& call, Result<void> outcome);
   [[nodiscard]] static std::string span_name(const Request& request);

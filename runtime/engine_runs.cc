@@ -1,26 +1,15 @@
 // The engine's middle: from a response to a run, from a finished run to its completions.
 //
 // A response names tensors that are ready everywhere. Their calls leave the tensor table, their
-// bytes become pieces of one run, and the run goes to its lane of the executor. The memory of an
-// all-gather's result is made here, because only the response says how much every rank brings.
-#include <algorithm>
-#include <numeric>
+// bytes become pieces or extents of one run (run_layout.h), and the run goes to its lane of the
+// executor. The memory of results whose size only the response tells is made here.
 #include <utility>
 
 #include "runtime/base/check.h"
 #include "runtime/engine.h"
+#include "runtime/run_layout.h"
 
 namespace hora {
-
-namespace {
-
-constexpr std::uint64_t kPieceAlign = 64;
-
-std::uint64_t align_piece(std::uint64_t bytes) {
-  return (bytes + kPieceAlign - 1) / kPieceAlign * kPieceAlign;
-}
-
-}  // namespace
 
 void Engine::start_response(const Response& response) {
   Calls calls;
@@ -71,19 +60,24 @@ void Engine::start_run(const Response& response, Calls calls) {
   run->dtype = response.dtype;
   run->op = response.op;
   if (response.set->id != kGlobalSet) run->group = response.set->ranks;
-  if (response.kind == Kind::allgather) {
-    if (!prepare_gather(*run, response, calls.front().get())) return;
+  const int size = response.set->size();
+  if (reduces(response.kind)) {
+    run->prescale = response.prescale;
+    run->finish.postscale = response.postscale;
+    if (response.op == ReduceOp::average) run->finish.divisor = size;
+  }
+  if (has_extents(response.kind)) {
+    const int me = response.set->index_of(session_.world.self);
+    OwnOutput own = lay_out_extents(response, me, size, *run);
+    if (me >= 0 && !give_output(*run, response, std::move(own), *calls.front())) return;
   } else {
     add_pieces(*run, response, calls);
   }
-  if (response.kind == Kind::allreduce) {
-    run->prescale = response.prescale;
-    run->finish.postscale = response.postscale;
-    if (response.op == ReduceOp::average) run->finish.divisor = response.set->size();
-  }
-  const Selection::Choice choice =
-      selection_->choose(response.kind, response.dtype, response.op, run->total_bytes,
-                         Rank(response.root), *response.set);
+  const std::uint64_t bytes = response.kind == Kind::reducescatter
+                                  ? byte_count(*response.tensors.front().request)
+                                  : run->total_bytes;
+  const Selection::Choice choice = selection_->choose(response.kind, response.dtype, response.op,
+                                                      bytes, Rank(response.root), *response.set);
   run->schedule = choice.schedule;
   run->segment_bytes = choice.segment_bytes;
   run->ticket = next_ticket_++;
@@ -103,51 +97,29 @@ void Engine::add_pieces(CollectiveRun& run, const Response& response, const Call
       response.kind != Kind::broadcast || response.root == session_.world.self.value;
   run.pieces.reserve(calls.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    const std::uint64_t bytes = byte_count(*response.tensors[i].request);
-    if (bytes == 0) continue;
-    Piece& piece = run.pieces.emplace_back();
-    piece.start = align_piece(run.total_bytes);
-    piece.bytes = bytes;
-    run.total_bytes = piece.start + bytes;
-    if (!calls[i]) continue;
-    const Submission& submission = calls[i]->submission();
-    if (is_source) piece.input = static_cast<const std::byte*>(submission.input);
-    piece.output = static_cast<std::byte*>(submission.output);
+    const Call& call = calls[i];
+    add_piece(run, call && is_source ? call->submission().input : nullptr,
+              call ? call->submission().output : nullptr, byte_count(*response.tensors[i].request));
   }
 }
 
-bool Engine::prepare_gather(CollectiveRun& run, const Response& response, CompletionImpl* call) {
-  const ResponseTensor& tensor = response.tensors.front();
-  std::vector<std::int64_t> shape = tensor.request->shape;
-  const std::int64_t row_elements =
-      std::accumulate(shape.begin() + 1, shape.end(), std::int64_t{1}, std::multiplies<>{});
-  const std::uint64_t row_bytes =
-      static_cast<std::uint64_t>(row_elements) * size_of(response.dtype);
-  std::uint64_t output_bytes = 0;
-  std::int64_t rows = 0;
-  for (const std::int64_t dim : tensor.first_dims) {
-    run.contributions.push_back(static_cast<std::uint64_t>(dim) * row_bytes);
-    run.output_offsets.push_back(output_bytes);
-    run.total_bytes = std::max(run.total_bytes, run.contributions.back());
-    output_bytes += run.contributions.back();
-    rows += dim;
-  }
-  if (call == nullptr) return true;
-  Buffer output = make_buffer(output_bytes);
-  if (!output && output_bytes > 0) {
+/// Makes the memory of a result whose size the response decides. False: there is none, and the
+/// engine has stopped.
+bool Engine::give_output(CollectiveRun& run, const Response& response, OwnOutput own,
+                         CompletionImpl& call) {
+  Buffer output = make_buffer(own.bytes);
+  if (!output && own.bytes > 0) {
     stop(Error{ErrorKind::resource,
                "rank " + std::to_string(session_.world.self.value) + " has no memory for the " +
-                   std::to_string(output_bytes) + " bytes of the allgather of '" +
-                   name_text(tensor.request->name) + "'",
+                   std::to_string(own.bytes) + " bytes of the " +
+                   std::string(to_string(response.kind)) + " of '" +
+                   name_text(call.request().name) + "'",
                session_.world.self});
-    call->complete(fail(*stopped_));
+    call.complete(fail(*stopped_));
     return false;
   }
-  shape.front() = rows;
-  run.output = call->set_output(std::move(output), std::move(shape), tensor.first_dims);
-  const auto me = static_cast<std::size_t>(response.set->index_of(session_.world.self));
-  run.pieces.push_back(
-      {static_cast<const std::byte*>(call->submission().input), nullptr, 0, run.contributions[me]});
+  run.input = static_cast<const std::byte*>(call.submission().input);
+  run.output = call.set_output(std::move(output), std::move(own.shape), std::move(own.first_dims));
   return true;
 }
 

@@ -33,6 +33,12 @@ Result<void> Engine::admit(const Request& request) const {
                                                  " is not a member of the provided process set. (" +
                                                  set_text(*set) + ")");
   }
+  if (request.kind == Kind::alltoall && static_cast<int>(request.splits.size()) != set->size()) {
+    return fail(ErrorKind::invalid_argument,
+                "Number of entries in splits does not equal number of workers: " +
+                    std::to_string(request.splits.size()) + " entries for " +
+                    std::to_string(set->size()) + " ranks");
+  }
   return {};
 }
 

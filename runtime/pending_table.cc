@@ -4,6 +4,7 @@
 #include "runtime/pending_table.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 
 #include "runtime/base/check.h"
@@ -28,12 +29,14 @@ Result<PendingId> PendingTable::add(Rank from, const Arrival& arrival, const Sha
   const std::size_t rank = index_of(from);
   if (entry.ordinals[rank] != 0) return broken("twice without an answer in between");
   entry.ordinals[rank] = ++ordinals_[rank];
-  if (arrival.request->kind == Kind::allgather) {
-    entry.first_dims.resize(static_cast<std::size_t>(size_));
-    entry.first_dims[rank] = arrival.first_dim;
-  }
   if (arrival.request != entry.request && !matches(*arrival.request, *entry.request)) {
-    entry.others.emplace_back(from.value, arrival.request);
+    entry.others.emplace_back(from.value, std::make_shared<const Request>(
+                                              restored(*arrival.request, arrival.first_dims)));
+  } else if (!arrival.first_dims.empty()) {
+    const std::size_t own = arrival.first_dims.size();
+    entry.first_dims.resize(static_cast<std::size_t>(size_) * own);
+    std::copy(arrival.first_dims.begin(), arrival.first_dims.end(),
+              entry.first_dims.begin() + static_cast<std::ptrdiff_t>(rank * own));
   }
   if (--entry.missing == 0) unlink(id);
   return id;
@@ -139,15 +142,18 @@ std::vector<std::int32_t> PendingTable::absent_of(PendingId id) const {
 
 std::vector<Submitted> PendingTable::requests_of(PendingId id) const {
   const Pending& entry = entries_[id];
+  const std::size_t own = own_dims(entry.request->kind, entry.set->size());
   std::vector<Submitted> submitted;
   for (const std::int32_t rank : ranks_of(id)) {
     const auto other = std::find_if(entry.others.begin(), entry.others.end(),
                                     [&](const auto& said) { return said.first == rank; });
-    Request request = other == entry.others.end() ? *entry.request : *other->second;
-    if (request.kind == Kind::allgather && !request.shape.empty()) {
-      request.shape[0] = entry.first_dims[static_cast<std::size_t>(rank)];
+    if (other != entry.others.end()) {
+      submitted.push_back({rank, *other->second});
+      continue;
     }
-    submitted.push_back({rank, std::move(request)});
+    const std::size_t at = static_cast<std::size_t>(rank) * own;
+    submitted.push_back(
+        {rank, restored(*entry.request, std::span(entry.first_dims).subspan(at, own))});
   }
   return submitted;
 }

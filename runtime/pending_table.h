@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -30,9 +31,9 @@ inline constexpr std::size_t kMaxPending = std::size_t{1} << 20;
 
 /// One rank's submission, as it arrives at the root.
 struct Arrival {
-  SharedRequest request;       ///< Canonical.
-  std::int64_t first_dim = 0;  ///< Allgather: the rank's own.
-  Slot slot = kNoSlot;         ///< Where the rank's cache had it.
+  SharedRequest request;                     ///< Canonical.
+  std::span<const std::int64_t> first_dims;  ///< The rank's own, `own_dims` of them.
+  Slot slot = kNoSlot;                       ///< Where the rank's cache had it.
 };
 
 struct Pending {
@@ -41,8 +42,9 @@ struct Pending {
   Slot slot = kNoSlot;                                         ///< A guess where the cache has it.
   std::uint32_t missing = 0;                                   ///< Of the set: ranks to come.
   std::vector<std::uint64_t> ordinals;                         ///< By rank; 0: not yet.
-  std::vector<std::int64_t> first_dims;                        ///< Allgather: by rank.
-  std::vector<std::pair<std::int32_t, SharedRequest>> others;  ///< Ranks that said something else.
+  std::vector<std::int64_t> first_dims;                        ///< By rank, where they agree.
+  std::vector<std::pair<std::int32_t, SharedRequest>> others;  ///< Ranks that said something else,
+                                                               ///< `restored`.
   TimePoint since;                                             ///< First submission.
   TimePoint ready_at;                                          ///< Last one.
   std::uint64_t ready_ordinal = 0;                             ///< Counts completions.
@@ -84,7 +86,7 @@ class PendingTable {
   [[nodiscard]] std::vector<std::int32_t> missing_of(PendingId id) const;
   /// Ranks of its set that have joined without submitting it, ascending.
   [[nodiscard]] std::vector<std::int32_t> absent_of(PendingId id) const;
-  /// What each rank asked for, ascending by rank.
+  /// What each rank asked for, `restored`; ascending by rank.
   [[nodiscard]] std::vector<Submitted> requests_of(PendingId id) const;
 
  private:

@@ -9,8 +9,6 @@ namespace hora {
 
 namespace {
 
-/// How often a waiting caller looks for signals.
-constexpr Duration kInterruptPeriod = 50ms;
 /// The engine thread takes over when no caller has been active for this long.
 constexpr Duration kIdle = 10ms;
 /// The longest sleep with the token.
@@ -89,8 +87,11 @@ Progress::Outcome Progress::drive_until(CompletionImpl& completion, Deadline dea
 bool Progress::drive_start(const std::function<bool()>& ready, Deadline deadline) {
   while (!try_take())
     std::this_thread::yield();
-  drive(ready, deadline.at);
-  const bool is_ready = ready();  // Asks the engine, so with the token.
+  bool is_ready = false;  // Asks the engine, so with the token.
+  for (TimePoint now = steady_now(); !is_ready && !deadline.passed(now); now = steady_now()) {
+    drive(ready, std::min(deadline.at, now + kInterruptPeriod));
+    is_ready = ready();
+  }
   give_back();
   return is_ready;
 }

@@ -26,6 +26,9 @@
 
 namespace hora {
 
+/// How often a waiting caller looks for signals.
+inline constexpr Duration kInterruptPeriod = 50ms;
+
 struct ProgressOptions {
   bool threaded = true;  ///< False: no engine thread, only callers drive.
   /// Look for news a while before sleeping: worth it where peers share memory and have cores of
@@ -54,7 +57,8 @@ class Progress {
   Outcome drive_until(CompletionImpl& completion, Deadline deadline,
                       const std::function<bool()>& interrupted);
 
-  /// Steps with the token until `ready` or the deadline; before anything was submitted.
+  /// Steps with the token until `ready` or the deadline; before anything was submitted. `ready` is
+  /// asked every 50 ms at least.
   bool drive_start(const std::function<bool()>& ready, Deadline deadline);
 
  private:

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 namespace hora {
 namespace {
@@ -30,7 +31,21 @@ std::size_t utf8_length(std::string_view bytes) {
   return length;
 }
 
+/// No number is negative, and together they are at most `limit`.
+bool rows_within(std::span<const std::int64_t> rows, std::int64_t limit) {
+  return std::all_of(rows.begin(), rows.end(), [&](std::int64_t count) {
+    const bool fits = count >= 0 && count <= limit;
+    limit -= count;
+    return fits;
+  });
+}
+
 }  // namespace
+
+std::optional<Kind> kind_from(int number) {
+  if (number < 0 || number > static_cast<int>(Kind::remove_set)) return std::nullopt;
+  return static_cast<Kind>(number);
+}
 
 std::string_view to_string(Kind kind) {
   switch (kind) {
@@ -42,6 +57,10 @@ std::string_view to_string(Kind kind) {
       return "BROADCAST";
     case Kind::barrier:
       return "BARRIER";
+    case Kind::reducescatter:
+      return "REDUCESCATTER";
+    case Kind::alltoall:
+      return "ALLTOALL";
     case Kind::join:
       return "JOIN";
     case Kind::add_set:
@@ -114,7 +133,7 @@ Result<void> check_request(const Request& request) {
   const auto bad = [&](const std::string& what) {
     return fail(ErrorKind::invalid_argument, tensor_text(request.name, request.set) + ": " + what);
   };
-  if (request.kind > kLastKind) return bad("unknown collective");
+  if (!kind_from(static_cast<int>(request.kind))) return bad("unknown collective");
   if (!dtype_from(static_cast<int>(request.dtype))) return bad("unknown data type");
   if (!reduce_op_from(static_cast<int>(request.op))) return bad("unknown reduction operation");
   if (request.name.size() > kMaxNameBytes) {
@@ -137,26 +156,50 @@ Result<void> check_request(const Request& request) {
     }
     if (dimension > 0) limit /= dimension;
   }
+  if (request.kind == Kind::reducescatter && request.shape.empty()) {
+    return bad("Reducescatter does not support scalar inputs");
+  }
+  if (request.kind == Kind::alltoall) {
+    if (request.shape.empty()) return bad("Alltoall does not support scalar inputs");
+    if (!rows_within(request.splits, request.shape[0])) {
+      return bad(
+          "Sum of splits entries is greater than the first dimension of tensor, or an entry "
+          "is negative: splits " +
+          shape_text(request.splits) + " of shape " + shape_text(request.shape));
+    }
+  }
   return {};
 }
 
-bool first_dim_fits(const Request& gathered, std::int64_t first_dim) {
-  std::int64_t limit = kMaxTensorBytes / static_cast<std::int64_t>(size_of(gathered.dtype));
-  for (std::size_t i = 1; i < gathered.shape.size(); ++i) {
-    if (gathered.shape[i] > 0) limit /= gathered.shape[i];
+std::size_t own_dims(Kind kind, int size) {
+  if (kind == Kind::allgather) return 1;
+  return kind == Kind::alltoall ? static_cast<std::size_t>(size) : 0;
+}
+
+std::vector<std::int64_t> first_dims_of(const Request& request) {
+  if (request.kind == Kind::allgather) return {request.shape.empty() ? 0 : request.shape[0]};
+  if (request.kind == Kind::alltoall) return request.splits;
+  return {};
+}
+
+bool first_dims_fit(const Request& canonical, std::span<const std::int64_t> first_dims) {
+  std::int64_t limit = kMaxTensorBytes / static_cast<std::int64_t>(size_of(canonical.dtype));
+  for (std::size_t i = 1; i < canonical.shape.size(); ++i) {
+    if (canonical.shape[i] > 0) limit /= canonical.shape[i];
   }
-  return first_dim >= 0 && first_dim <= limit;
+  return rows_within(first_dims, limit);
 }
 
 Request canonical(Request request) {
-  const bool reduces = request.kind == Kind::allreduce;
-  if (!reduces) {
+  if (!reduces(request.kind)) {
     request.op = ReduceOp::sum;
     request.prescale = request.postscale = 1.0;
   }
   if (request.kind != Kind::broadcast && request.kind != Kind::join) request.root = 0;
-  if (request.kind == Kind::allgather && !request.shape.empty()) request.shape[0] = 0;
-  if (request.kind >= Kind::barrier) {
+  const bool has_own = request.kind == Kind::allgather || request.kind == Kind::alltoall;
+  if (has_own && !request.shape.empty()) request.shape[0] = 0;
+  request.splits.clear();
+  if (request.kind == Kind::barrier || !is_collective(request.kind)) {
     request.dtype = DType::uint8;
     request.shape.clear();
   }
@@ -168,6 +211,15 @@ Request canonical(Request request) {
     request.members.clear();
   }
   return request;
+}
+
+Request restored(Request canonical, std::span<const std::int64_t> first_dims) {
+  if (first_dims.empty() || canonical.shape.empty()) return canonical;
+  canonical.shape[0] = std::accumulate(first_dims.begin(), first_dims.end(), std::int64_t{0});
+  if (canonical.kind == Kind::alltoall) {
+    canonical.splits.assign(first_dims.begin(), first_dims.end());
+  }
+  return canonical;
 }
 
 bool matches(const Request& a, const Request& b) {

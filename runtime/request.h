@@ -13,6 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,20 +27,28 @@
 
 namespace hora {
 
+/// Part of the wire format and of the Python binding: append, never renumber.
 enum class Kind : std::uint8_t {
   allreduce = 0,
   allgather = 1,
   broadcast = 2,
   barrier = 3,
-  join = 4,
-  add_set = 5,
-  remove_set = 6
+  reducescatter = 4,
+  alltoall = 5,
+  join = 6,
+  add_set = 7,
+  remove_set = 8,
 };
-inline constexpr Kind kLastKind = Kind::remove_set;
+/// The number as a Kind, or nothing.
+std::optional<Kind> kind_from(int number);
 /// "ALLREDUCE", ...: Horovod's spelling, for messages and the timeline.
 std::string_view to_string(Kind kind);
 /// "Allreduce", ...: for the front of a sentence.
 std::string title_of(Kind kind);
+/// True for the kinds that add: operation and scales count.
+constexpr bool reduces(Kind kind) {
+  return kind == Kind::allreduce || kind == Kind::reducescatter;
+}
 
 struct Request {
   Kind kind{};
@@ -48,6 +58,7 @@ struct Request {
   std::int32_t root = 0;  ///< Broadcast: a rank. Answer to a join: the rank that joined last.
   double prescale = 1.0, postscale = 1.0;
   std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> splits;   ///< Alltoall: rows for each rank, at most shape[0] together.
   SetId set{};                        ///< Whose ranks run it; remove_set: which is removed.
   std::vector<std::int32_t> members;  ///< add_set: its ranks, in any order.
 
@@ -66,7 +77,7 @@ inline constexpr std::int64_t kMaxTensorBytes = std::int64_t{1} << 48;
 
 /// Runs over tensors or meets the others, as opposed to changing what ranks agree about.
 constexpr bool is_collective(Kind kind) {
-  return kind <= Kind::barrier;
+  return kind <= Kind::alltoall;
 }
 /// The set whose ranks must submit the request before it is answered.
 constexpr SetId members_of(const Request& request) {
@@ -91,13 +102,25 @@ std::string tensor_text(std::string_view name, SetId set);
 /// not overflow. Error invalid_argument.
 Result<void> check_request(const Request& request);
 
-/// May the first dimension of this (checked) allgather be `first_dim`, for the bounds above?
-bool first_dim_fits(const Request& gathered, std::int64_t first_dim);
+// First dimensions are a rank's own business where it gives rows: to all (allgather, one number) or
+// to each rank (alltoall, the splits). They may change from call to call, so they travel beside the
+// canonical request, and the response tells all ranks those of all: by rank, or by giver, then by
+// taker.
 
-/// The request without what its kind does not use: a barrier has no shape, a broadcast no scale,
-/// and the first dimension of an allgather is 0. Two ranks agree about a tensor iff their canonical
-/// requests match.
+/// How many first dimensions one of `size` ranks of a set says for itself.
+std::size_t own_dims(Kind kind, int size);
+/// What the rank says: of an allgather the first dimension, of an alltoall the splits.
+std::vector<std::int64_t> first_dims_of(const Request& request);
+/// May these be the first dimensions of one rank, for the bounds above?
+bool first_dims_fit(const Request& canonical, std::span<const std::int64_t> first_dims);
+
+/// The request without what its kind does not use: a barrier has no shape, a broadcast no scale;
+/// and without first dimensions that are the rank's own: they are 0, and there are no splits. Two
+/// ranks agree about a tensor iff their canonical requests match.
 Request canonical(Request request);
+/// A canonical request with a rank's first dimensions put back. Of an alltoall only the rows that
+/// go somewhere count in the shape.
+Request restored(Request canonical, std::span<const std::int64_t> first_dims);
 /// Same in every field, scales bit by bit (so that a NaN equals itself). Both canonical.
 bool matches(const Request& a, const Request& b);
 
@@ -112,8 +135,9 @@ struct Submitted {
 
 /// One tensor of a response.
 struct ResponseTensor {
-  SharedRequest request;                 ///< Canonical; allgather: the first dimension is 0.
-  std::vector<std::int64_t> first_dims;  ///< Allgather: by place in the set.
+  SharedRequest request;  ///< Canonical; own first dimensions are 0.
+  /// Allgather: by place in the set; alltoall: by giver, then by taker.
+  std::vector<std::int64_t> first_dims;
 };
 
 struct Response {

@@ -112,7 +112,7 @@ class RuntimeImpl final : public Runtime {
     session_.reset();
   }
 
-  Result<void> open() {
+  Result<void> open(const Interrupted& interrupted) {
     const Deadline deadline = Deadline::after(std::chrono::milliseconds(config_.start_timeout_ms));
     Member self;
     self.worker = make_worker_id();
@@ -129,12 +129,12 @@ class RuntimeImpl final : public Runtime {
       self.addresses = listeners.addresses;
       self.unix_name = listeners.unix_name;
     }
-    auto control = Control::join(config_, placement_, self, [this](ControlEvent event) {
-      on_control_event(std::move(event));
-    });
+    auto control = Control::join(
+        config_, placement_, self,
+        [this](ControlEvent event) { on_control_event(std::move(event)); }, interrupted);
     if (!control) return fail(control.error());
     control_ = std::move(*control);
-    HORA_TRY(open_session(listeners, deadline));
+    HORA_TRY(open_session(listeners, deadline, interrupted));
     return {};
   }
 
@@ -225,24 +225,34 @@ class RuntimeImpl final : public Runtime {
     return {};
   }
 
-  Result<void> open_session(Listeners& listeners, Deadline deadline) {
+  Result<void> open_session(Listeners& listeners, Deadline deadline,
+                            const Interrupted& interrupted) {
     const World& world = control_->world();
     auto layout = agree_layout(world);
     if (!layout) return fail(layout.error());
     HORA_TRY(check_sets(config_, world.size()));
-    auto session =
-        build_session(world, listeners, *arena_, *wait_point_,
-                      {config_, placement_, *layout, deadline, [this] { return lost_early(); }});
+    const auto given_up = [&] {
+      return interrupted && interrupted() ? stopped_by_caller() : lost_early();
+    };
+    auto session = build_session(world, listeners, *arena_, *wait_point_,
+                                 {config_, placement_, *layout, deadline, given_up});
     if (!session) return fail(session.error());
     session_ = std::move(*session);
     log_ =
         Log(log_level_from(config_.log_level), "rank " + std::to_string(world.self.value) +
                                                    " epoch " + std::to_string(world.epoch.value));
+    if (world.self == Rank(0)) {
+      for (const std::string& warning : config_.warnings)
+        log_.warning(warning);
+    }
     for (const std::string& note : config_.notes)
       log_.debug(note);
     if (!config_.timeline.empty()) {
       auto timeline = open_timeline({config_.timeline, config_.timeline_mark_cycles});
-      if (!timeline) return fail(timeline.error());
+      if (!timeline) {
+        return fail(timeline.error().kind,
+                    "HORA_TIMELINE='" + config_.timeline + "': " + timeline.error().message);
+      }
       timeline_ = std::move(*timeline);
     }
     engine_ = std::make_unique<Engine>(config_, *session_, *arena_, log_, timeline_);
@@ -264,10 +274,20 @@ class RuntimeImpl final : public Runtime {
     const bool sockets = session_->watch != nullptr;
     progress_ = std::make_unique<Progress>(
         *engine_, *wait_point_, ProgressOptions{config_.engine_thread, !crowded && !sockets});
+    return await_agreement(deadline, interrupted);
+  }
+
+  /// Steps the engine until all members have agreed on what they share.
+  Result<void> await_agreement(Deadline deadline, const Interrupted& interrupted) {
     std::optional<Error> stopped;
-    const auto ready = [this, &stopped] {
+    TimePoint ask_at = steady_now() + kInterruptPeriod;
+    const auto ready = [&] {
       stopped = engine_->stopped();
-      return engine_->agreed() || stopped;
+      if (engine_->agreed() || stopped) return true;
+      if (!interrupted || steady_now() < ask_at) return false;
+      ask_at = steady_now() + kInterruptPeriod;
+      if (interrupted()) stopped = stopped_by_caller();
+      return stopped.has_value();
     };
     const bool met = progress_->drive_start(ready, deadline);
     if (stopped) return fail(*stopped);
@@ -300,6 +320,10 @@ class RuntimeImpl final : public Runtime {
     if (outcome == Progress::Outcome::done) return {};
     return fail(ErrorKind::timeout, "the engine has not taken the timeline within " +
                                         std::to_string(config_.shutdown_timeout_ms) + " ms");
+  }
+
+  static std::optional<Error> stopped_by_caller() {
+    return Error{ErrorKind::interrupted, "joining the job was interrupted", std::nullopt};
   }
 
   /// Why the session can't be built any more: a member died while it was.
@@ -338,6 +362,10 @@ class RuntimeImpl final : public Runtime {
                                                    " is not one of the " + std::to_string(size) +
                                                    " ranks");
     }
+    if (request.kind == Kind::reducescatter && request.op != ReduceOp::sum &&
+        request.op != ReduceOp::average) {
+      return fail(ErrorKind::unsupported, "Reducescatter currently only supports AVERAGE and SUM.");
+    }
     if (request.kind == Kind::allreduce && request.op == ReduceOp::adasum) {
       return fail(ErrorKind::unsupported, "Adasum is not supported yet; use Average or Sum");
     }
@@ -371,9 +399,10 @@ class RuntimeImpl final : public Runtime {
 
 }  // namespace
 
-Result<std::unique_ptr<Runtime>> Runtime::start(const Config& config, const Placement& placement) {
+Result<std::unique_ptr<Runtime>> Runtime::start(const Config& config, const Placement& placement,
+                                                const Interrupted& interrupted) {
   auto runtime = std::make_unique<RuntimeImpl>(config, placement);
-  HORA_TRY(runtime->open());
+  HORA_TRY(runtime->open(interrupted));
   return runtime;
 }
 

@@ -30,8 +30,9 @@ namespace hora {
 ///
 ///   allreduce   input, output: request.shape elements; may be the same memory
 ///   broadcast   root: input; others: output; in place: both the same
-///   allgather   input: request.shape; output is allocated by Hora (Handle::output); must be null
 ///   barrier     neither
+///   allgather, reducescatter, alltoall
+///               input: request.shape; output is allocated by Hora (take_output) and must be null
 ///   join        neither; until it completes this rank takes part with zeros, and submits nothing
 ///   add_set, remove_set   neither; called by all ranks of the job
 ///
@@ -52,8 +53,8 @@ class Completion {
   [[nodiscard]] virtual bool done() const = 0;
   /// The outcome; only when done.
   [[nodiscard]] virtual const Result<void>& outcome() const = 0;
-  /// Allgather, after success: the gathered bytes (64-byte aligned; moved out by the first call),
-  /// the shape, and the first dimension of each rank.
+  /// Where Hora allocates the output, after success: its bytes (64-byte aligned; moved out by the
+  /// first call), its shape, and the rows that came from each rank (not of a reducescatter).
   virtual std::unique_ptr<std::byte[], void (*)(std::byte*)> take_output() = 0;
   [[nodiscard]] virtual const std::vector<std::int64_t>& output_shape() const = 0;
   [[nodiscard]] virtual const std::vector<std::int64_t>& first_dims() const = 0;
@@ -82,9 +83,11 @@ struct RuntimeStats {
 
 class Runtime {
  public:
-  /// Joins the job and builds the first session. Blocks until all members are there
-  /// or config.start_timeout_ms.
-  static Result<std::unique_ptr<Runtime>> start(const Config& config, const Placement& placement);
+  /// Joins the job and builds the first session. Blocks until all members are there,
+  /// config.start_timeout_ms, or until `interrupted` (asked every 50 ms or so on this thread; may
+  /// be empty) returns true.
+  static Result<std::unique_ptr<Runtime>> start(const Config& config, const Placement& placement,
+                                                const Interrupted& interrupted = {});
 
   virtual ~Runtime() = default;
   Runtime(const Runtime&) = delete;

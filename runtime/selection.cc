@@ -64,6 +64,11 @@ const AlgorithmRow& Selection::row_for(Kind kind, bool one_rounding, std::uint64
       return row(views_only ? "flat" : "tree", Collective::broadcast);
     case Kind::barrier:
       return row("exchange", Collective::barrier);
+    case Kind::reducescatter:
+      return row(views_only || one_rounding || bytes <= kSocketDirectBytes ? "direct" : "ring",
+                 Collective::reducescatter);
+    case Kind::alltoall:
+      return row("direct", Collective::alltoall);
     case Kind::allreduce:
       break;
     case Kind::join:

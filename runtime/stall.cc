@@ -87,7 +87,7 @@ StallInspector::Finding StallInspector::inspect(TimePoint now,
     if (!overdue.empty()) {
       finding.stop = Error{ErrorKind::timeout,
                            report(now, overdue, shutdown_) +
-                               "\nWill shutdown: the limit is HORA_STALL_SHUTDOWN_SECONDS.",
+                               "\nWill shutdown: the limit is HORA_STALL_SHUTDOWN_TIME_SECONDS.",
                            std::nullopt};
       return finding;
     }

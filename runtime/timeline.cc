@@ -167,6 +167,10 @@ std::string_view negotiate_phase(Kind kind) {
       return "NEGOTIATE_BROADCAST";
     case Kind::barrier:
       return "NEGOTIATE_BARRIER";
+    case Kind::reducescatter:
+      return "NEGOTIATE_REDUCESCATTER";
+    case Kind::alltoall:
+      return "NEGOTIATE_ALLTOALL";
     case Kind::join:
       return "NEGOTIATE_JOIN";
     case Kind::add_set:

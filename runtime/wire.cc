@@ -22,7 +22,6 @@ constexpr flatbuffers::uoffset_t kMaxDepth = 8, kMaxTables = 1 << 20;
 
 using Builder = flatbuffers::FlatBufferBuilder;
 using Bytes = flatbuffers::Vector<std::uint8_t>;
-using Ints = flatbuffers::Vector<std::int32_t>;
 
 tl::unexpected<Error> malformed(const char* what) {
   return fail(ErrorKind::protocol, std::string("malformed negotiation message: ") + what);
@@ -83,12 +82,12 @@ std::vector<Number> to_numbers(const flatbuffers::Vector<Number>* numbers) {
 flatbuffers::Offset<wire::Request> put_request(Builder& builder, const Request& request) {
   const auto name = put_bytes(builder, request.name);
   const auto shape = builder.CreateVector(request.shape);
-  flatbuffers::Offset<Ints> members;
-  if (!request.members.empty()) members = builder.CreateVector(request.members);
-  return wire::CreateRequest(builder, name, shape, request.prescale, request.postscale,
-                             request.root, static_cast<std::uint8_t>(request.kind),
-                             static_cast<std::uint8_t>(request.dtype),
-                             static_cast<std::uint8_t>(request.op), request.set.value, members);
+  const auto splits = request.splits.empty() ? 0 : builder.CreateVector(request.splits);
+  const auto members = request.members.empty() ? 0 : builder.CreateVector(request.members);
+  return wire::CreateRequest(
+      builder, name, shape, request.prescale, request.postscale, request.root,
+      static_cast<std::uint8_t>(request.kind), static_cast<std::uint8_t>(request.dtype),
+      static_cast<std::uint8_t>(request.op), splits, request.set.value, members);
 }
 
 Result<Request> to_request(const wire::Request* from) {
@@ -97,14 +96,14 @@ Result<Request> to_request(const wire::Request* from) {
   Request request;
   const auto dtype = dtype_from(from->dtype());
   const auto op = reduce_op_from(from->op());
-  if (!dtype || !op || from->kind() > static_cast<std::uint8_t>(kLastKind)) {
-    return malformed("unknown kind, data type or operation");
-  }
-  request.kind = static_cast<Kind>(from->kind());
+  const auto kind = kind_from(from->kind());
+  if (!dtype || !op || !kind) return malformed("unknown kind, data type or operation");
+  request.kind = *kind;
   request.dtype = *dtype;
   request.op = *op;
   request.name = to_text(from->name());
   request.shape = to_numbers(from->shape());
+  request.splits = to_numbers(from->splits());
   request.root = from->root();
   request.prescale = from->prescale();
   request.postscale = from->postscale();

@@ -38,12 +38,14 @@ inline constexpr std::size_t kMaxMessageBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kMessageBudget = std::size_t{1} << 20;
 /// About what a request costs in a FlatBuffer beside its name and shape.
 inline constexpr std::size_t kRequestOverhead = 96;
+/// A first dimension beside a slot takes at most this.
+inline constexpr std::size_t kVarintBytes = 10;
 
 struct WorkerMessage {
   std::uint64_t seen = 0;  ///< RootMessages that the sender had applied.
   bool flush = false;
   std::vector<Slot> hits;                 ///< Ascending.
-  std::vector<std::int64_t> first_dims;   ///< Of the allgathers among the hits, in their order.
+  std::vector<std::int64_t> first_dims;   ///< Of the hits that have own ones, in their order.
   std::vector<Request> requests;          ///< Not known by the sender's cache; not canonical.
   std::optional<std::string> last_words;  ///< The sender leaves.
 };
@@ -52,14 +54,14 @@ struct WorkerMessage {
 struct NewTensor {
   SharedRequest request;                 ///< Canonical.
   Slot slot = kNoSlot;                   ///< Where it is kept from now on.
-  std::vector<std::int64_t> first_dims;  ///< Allgather: by rank.
+  std::vector<std::int64_t> first_dims;  ///< Those of all ranks, by rank.
 };
 
 /// One response: first its known tensors in the order of their slots, then the new ones.
 struct WireResponse {
   std::uint8_t lane = 0;
   std::vector<Slot> slots;
-  std::vector<std::int64_t> first_dims;  ///< Allgathers: by slot, then by rank.
+  std::vector<std::int64_t> first_dims;  ///< By slot, then by rank.
   std::vector<NewTensor> tensors;
   std::string error;  ///< Not empty: these tensors fail.
   ErrorKind error_kind = ErrorKind::mismatch;

@@ -31,7 +31,7 @@ struct WorkerNegotiator::State {
 
   struct Hit {
     Slot slot;
-    std::int64_t first_dim;  // allgather, else -1
+    std::vector<std::int64_t> first_dims;  // this rank's own
   };
 
   void add(Request& request);
@@ -41,7 +41,10 @@ struct WorkerNegotiator::State {
   Result<void> add_new(WireResponse& from, Response& response);
   Result<void> take_set(const Request& request, Response& response);
   Result<void> change_sets(const Request& request, Response& response);
-  Result<void> set_first_dims(const Request& gathered, const ProcessSet& set,
+  static std::size_t all_dims(Kind kind, const ProcessSet& set) {
+    return own_dims(kind, set.size()) * static_cast<std::size_t>(set.size());
+  }
+  Result<void> set_first_dims(const Request& known, const ProcessSet& set,
                               std::span<const std::int64_t> first_dims,
                               ResponseTensor& tensor) const;
   void count_answered(const Response& response);
@@ -128,17 +131,17 @@ std::optional<std::vector<std::byte>> WorkerNegotiator::take_message() {
 
 /// Puts a submission into the message being made: as a bit if the root knows it, else in full.
 void WorkerNegotiator::State::add(Request& request) {
-  const bool gathers = request.kind == Kind::allgather && !request.shape.empty();
-  const std::int64_t first_dim = gathers ? request.shape[0] : -1;
+  std::vector<std::int64_t> first_dims = first_dims_of(request);
   request = canonical(std::move(request));
   const Slot slot = cache.find(request);
   if (slot != kNoSlot) {
-    hits.push_back({slot, first_dim});
+    body_bytes += kVarintBytes * first_dims.size();
+    hits.push_back({slot, std::move(first_dims)});
     return;
   }
-  if (gathers) request.shape[0] = first_dim;
-  body_bytes += kRequestOverhead + request.name.size() + 8 * request.shape.size() +
-                4 * request.members.size();
+  request = restored(std::move(request), first_dims);
+  body_bytes += kRequestOverhead + request.name.size() +
+                8 * (request.shape.size() + request.splits.size()) + 4 * request.members.size();
   outgoing.requests.push_back(std::move(request));
 }
 
@@ -148,7 +151,8 @@ void WorkerNegotiator::State::write_hits() {
   outgoing.first_dims.clear();
   for (const Hit& hit : hits) {
     outgoing.hits.push_back(hit.slot);
-    if (hit.first_dim >= 0) outgoing.first_dims.push_back(hit.first_dim);
+    outgoing.first_dims.insert(outgoing.first_dims.end(), hit.first_dims.begin(),
+                               hit.first_dims.end());
   }
 }
 
@@ -193,8 +197,8 @@ Result<void> WorkerNegotiator::State::add_known(const WireResponse& from, Respon
     HORA_TRY(take_set(*known, response));
     ResponseTensor& tensor = response.tensors.emplace_back();
     tensor.request = known;
-    if (known->kind != Kind::allgather) continue;
-    const auto count = static_cast<std::size_t>(response.set->size());
+    const std::size_t count = all_dims(known->kind, *response.set);
+    if (count == 0) continue;
     if (first_dims.size() < count) return broken("lacks first dimensions");
     HORA_TRY(set_first_dims(*known, *response.set, first_dims.first(count), tensor));
     first_dims = first_dims.subspan(count);
@@ -208,7 +212,7 @@ Result<void> WorkerNegotiator::State::add_new(WireResponse& from, Response& resp
     HORA_TRY(take_set(request, response));
     ResponseTensor& tensor = response.tensors.emplace_back();
     tensor.request = added.request;
-    if (request.kind == Kind::allgather && response.error.empty()) {
+    if (response.error.empty() && all_dims(request.kind, *response.set) > 0) {
       HORA_TRY(set_first_dims(request, *response.set, added.first_dims, tensor));
     }
     if (added.slot != kNoSlot) cache.put(added.slot, std::move(added.request));
@@ -243,15 +247,18 @@ Result<void> WorkerNegotiator::State::change_sets(const Request& request, Respon
   return {};
 }
 
-Result<void> WorkerNegotiator::State::set_first_dims(const Request& gathered, const ProcessSet& set,
+Result<void> WorkerNegotiator::State::set_first_dims(const Request& known, const ProcessSet& set,
                                                      std::span<const std::int64_t> first_dims,
                                                      ResponseTensor& tensor) const {
-  if (first_dims.size() != static_cast<std::size_t>(set.size()) || gathered.shape.empty()) {
+  if (first_dims.size() != all_dims(known.kind, set) || known.shape.empty()) {
     return broken("lacks first dimensions");
   }
   // Anything that is multiplied later must have passed the bounds.
-  for (const std::int64_t first_dim : first_dims) {
-    if (!first_dim_fits(gathered, first_dim)) return broken("has an impossible first dimension");
+  const std::size_t own = own_dims(known.kind, set.size());
+  for (std::size_t at = 0; at < first_dims.size(); at += own) {
+    if (!first_dims_fit(known, first_dims.subspan(at, own))) {
+      return broken("has an impossible first dimension");
+    }
   }
   tensor.first_dims.assign(first_dims.begin(), first_dims.end());
   return {};

@@ -51,7 +51,25 @@ Schedule make_direct_allgather(int size, int me);
 /// All-gather(v) along a ring, size-1 hops.
 Schedule make_ring_allgather(int size, int me);
 
-enum class Collective : std::uint8_t { allreduce, allgather, broadcast, barrier };
+/// Reduce-scatter in one exchange: rank c merges chunk c of all ranks at once. Chunks have any
+/// length. The first half of `make_direct`.
+Schedule make_direct_reducescatter(int size, int me);
+
+/// Reduce-scatter along a ring, size-1 hops. The first half of `make_ring`.
+Schedule make_ring_reducescatter(int size, int me);
+
+/// All-to-all(v) in one exchange: every block goes straight to its receiver. Blocks have any
+/// length.
+Schedule make_alltoall(int size, int me);
+
+enum class Collective : std::uint8_t {
+  allreduce,
+  allgather,
+  broadcast,
+  barrier,
+  reducescatter,
+  alltoall
+};
 
 /// One row per algorithm: the generic tests, the benchmark and `HORA_ALGORITHM`
 /// iterate over the rows.

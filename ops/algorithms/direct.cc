@@ -10,11 +10,10 @@
 //                        v    v    v       chunk to everybody
 //   result, everywhere | S0 | S1 | S2 |
 //
-// Who sends what: rank r sends chunk c of its input to rank c, for all c but its own; then its
-// finished chunk to all. The owner merges size operands in one pass, lower ranks first: no partial
-// sum is ever written and read again, and there is one rounding, so this is the template for 16-bit
-// tensors. The arithmetic is shared out evenly, as in the ring, but the number of hops does not
-// grow with the number of ranks.
+// The two halves are the direct reduce-scatter (scatter.cc) and the direct all-gather (gather.cc).
+// The owner of a chunk merges size operands in one pass, so there is one rounding, and this is the
+// template for 16-bit tensors. The arithmetic is shared out evenly, as in the ring, but the number
+// of hops does not grow with the number of ranks.
 //
 // Cost per rank, segment of n bytes: 2 hops; 2 n (size-1)/size bytes sent and as many received, the
 // least possible; n bytes merged. Over shared memory the owner reads the chunks in the slots of the
@@ -30,6 +29,7 @@
 //         gathered[size-1]   landing: the finished chunks of the others, likewise
 #include "ops/algorithms/algorithms.h"
 #include "ops/algorithms/gather.h"
+#include "ops/algorithms/scatter.h"
 
 namespace hora {
 
@@ -39,21 +39,9 @@ Schedule make_direct(int size, int me) {
   const Place result = place(builder.buffer("result", 1), 0);
   const std::uint16_t arrived = builder.buffer("arrived", size - 1, true);
   const std::uint16_t gathered = builder.buffer("gathered", size - 1, true);
-  const auto landing = [&](int sender, int receiver) {
-    return place(arrived, sender < receiver ? sender : sender - 1);
-  };
 
   builder.pack(place(input, 0));
-  for (int step = 1; step < size; ++step) {
-    const int peer = (me + step) % size;
-    builder.send(peer, 0, peer, place(input, peer), landing(me, peer));
-  }
-  std::vector<Operand> contributions;
-  for (int rank = 0; rank < size; ++rank) {
-    contributions.push_back(rank == me ? local(place(input, me))
-                                       : received(builder.recv(rank, 0, me, landing(rank, me))));
-  }
-  builder.merge(contributions, me, result, true);
+  add_direct_scatter(builder, size, me, input, result, arrived, 0);
   add_direct_gather(builder, size, me, result, gathered, 1);
   return builder.finish(size > 1 ? 2 : 0);
 }

@@ -13,8 +13,8 @@ namespace py = pybind11;
 namespace {
 
 /// The first word of a full name.
-constexpr std::array<std::string_view, 4> kPrefixes = {"allreduce.", "allgather.", "broadcast.",
-                                                       "barrier."};
+constexpr std::array<std::string_view, 6> kPrefixes = {"allreduce.", "allgather.",     "broadcast.",
+                                                       "barrier.",   "reducescatter.", "alltoall."};
 
 std::string type_name(py::handle value) {
   return py::str(py::type::handle_of(value).attr("__name__"));

@@ -29,7 +29,7 @@ class Names {
   void begin(SetId set) { of_others_.erase(set); }
 
  private:
-  using Counts = std::array<std::uint64_t, 4>;  // By kind.
+  using Counts = std::array<std::uint64_t, 6>;  // By kind.
 
   Counts unnamed_{};                   // Of set 0.
   std::map<SetId, Counts> of_others_;  // Of the others.
@@ -38,7 +38,7 @@ class Names {
 /// A factor; raises TypeError unless it is a number. `argument`: its name.
 double factor_from(pybind11::handle value, const char* argument);
 
-/// The dimensions of a tensor.
+/// The dimensions of a tensor, or the splits of an alltoall.
 std::vector<std::int64_t> shape_from(const pybind11::tuple& shape);
 
 /// Where the bytes of a C-contiguous buffer start. Raises BufferError or ValueError if it is none.

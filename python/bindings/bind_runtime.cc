@@ -23,14 +23,17 @@ namespace {
 Submission make_submission(RuntimeBinding& runtime, int kind, py::handle name, int dtype,
                            const py::tuple& shape, std::uintptr_t input, std::uintptr_t output,
                            int op, py::handle prescale, py::handle postscale, int root,
-                           std::uint32_t set) {
+                           const py::tuple& splits, std::uint32_t set) {
+  const std::optional<Kind> collective = kind_from(kind);
   const std::optional<DType> element = dtype_from(dtype);
   const std::optional<ReduceOp> reduction = reduce_op_from(op);
+  if (!collective || !is_collective(*collective))
+    throw py::value_error("no collective has the number " + std::to_string(kind));
   if (!element) throw py::value_error("no dtype has the number " + std::to_string(dtype));
   if (!reduction) throw py::value_error("no reduction has the number " + std::to_string(op));
   Submission submission;
   Request& request = submission.request;
-  request.kind = static_cast<Kind>(kind);
+  request.kind = *collective;
   request.set = SetId(set);
   request.name = runtime.names().full_name(request, name);
   request.dtype = *element;
@@ -39,6 +42,7 @@ Submission make_submission(RuntimeBinding& runtime, int kind, py::handle name, i
   request.prescale = factor_from(prescale, "prescale_factor");
   request.postscale = factor_from(postscale, "postscale_factor");
   request.shape = shape_from(shape);
+  request.splits = shape_from(splits);
   submission.input = reinterpret_cast<const void*>(input);
   submission.output = reinterpret_cast<void*>(output);
   return submission;
@@ -46,9 +50,9 @@ Submission make_submission(RuntimeBinding& runtime, int kind, py::handle name, i
 
 Handle submit(RuntimeBinding& self, int kind, py::handle name, int dtype, const py::tuple& shape,
               std::uintptr_t input, std::uintptr_t output, int op, py::handle prescale,
-              py::handle postscale, int root, std::uint32_t set) {
+              py::handle postscale, int root, const py::tuple& splits, std::uint32_t set) {
   return self.submit(make_submission(self, kind, name, dtype, shape, input, output, op, prescale,
-                                     postscale, root, set));
+                                     postscale, root, splits, set));
 }
 
 /// Returns nothing: a handle would be the most expensive thing about a small allreduce.
@@ -56,15 +60,16 @@ void run(RuntimeBinding& self, int kind, py::handle name, int dtype, const py::t
          std::uintptr_t input, std::uintptr_t output, const py::object& keep, int op,
          py::handle prescale, py::handle postscale, int root, std::uint32_t set) {
   self.run(make_submission(self, kind, name, dtype, shape, input, output, op, prescale, postscale,
-                           root, set),
+                           root, py::tuple(), set),
            keep);
 }
 
-Handle gather(RuntimeBinding& self, py::handle name, int dtype, const py::tuple& shape,
-              std::uintptr_t input, const py::object& keep, std::uint32_t set) {
-  const py::float_ one(1.0);
-  return self.run(make_submission(self, static_cast<int>(Kind::allgather), name, dtype, shape,
-                                  input, 0, static_cast<int>(ReduceOp::sum), one, one, 0, set),
+/// For the kinds whose output the core makes: the handle has it.
+Handle produce(RuntimeBinding& self, int kind, py::handle name, int dtype, const py::tuple& shape,
+               std::uintptr_t input, const py::object& keep, int op, py::handle prescale,
+               py::handle postscale, const py::tuple& splits, std::uint32_t set) {
+  return self.run(make_submission(self, kind, name, dtype, shape, input, 0, op, prescale, postscale,
+                                  0, splits, set),
                   keep);
 }
 
@@ -132,7 +137,7 @@ void bind_handle(py::module_& module) {
   py::class_<Completion, Handle>(module, "Handle", "A collective in flight.")
       .def("done", &Completion::done)
       .def("take_output", &take_output, py::arg("element_bytes"),
-           "The gathered bytes; once, after success.")
+           "The output that the core has made; once, after success.")
       .def_property_readonly(
           "output_shape",
           [](const Completion& handle) { return py::tuple(py::cast(handle.output_shape())); })
@@ -153,11 +158,12 @@ void bind_runtime(py::module_& module) {
       .def_static("start", &RuntimeBinding::start, "process_sets"_a)
       .def("submit", &submit, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "source"_a, "target"_a,
            "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = 0,
-           "process_set"_a = 0)
+           "splits"_a = py::tuple(), "process_set"_a = 0)
       .def("run", &run, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "source"_a, "target"_a, "keep"_a,
            "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = 0,
            "process_set"_a = 0)
-      .def("gather", &gather, "name"_a, "dtype"_a, "shape"_a, "source"_a, "keep"_a,
+      .def("produce", &produce, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "source"_a, "keep"_a,
+           "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "splits"_a = py::tuple(),
            "process_set"_a = 0)
       .def("join", &join)
       .def("add_process_set", &add_process_set, "ranks"_a)

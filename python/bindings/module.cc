@@ -16,6 +16,8 @@ void add_numbers(pybind11::module_& module) {
   module.attr("ALLGATHER") = static_cast<int>(Kind::allgather);
   module.attr("BROADCAST") = static_cast<int>(Kind::broadcast);
   module.attr("BARRIER") = static_cast<int>(Kind::barrier);
+  module.attr("REDUCESCATTER") = static_cast<int>(Kind::reducescatter);
+  module.attr("ALLTOALL") = static_cast<int>(Kind::alltoall);
   pybind11::dict dtypes;
   for (int number = 0; number < kDTypeCount; ++number) {
     if (const auto dtype = dtype_from(number)) {

@@ -11,6 +11,7 @@
 
 #include "python/bindings/errors.h"
 #include "python/bindings/gil.h"
+#include "runtime/base/misspelt.h"
 
 namespace hora {
 
@@ -30,7 +31,7 @@ constexpr Duration kForever = std::chrono::hours(24 * 365);
 /// Calls `wait(interrupted)` without the GIL; `interrupted` runs Python's signal handlers, if this
 /// is the thread for it, and says whether one of them raised. What it raised is set on return.
 template <class Wait>
-Result<void> interruptibly(Wait&& wait) {
+auto interruptibly(Wait&& wait) {
   bool raised = false;
   PyThreadState* thread = PyEval_SaveThread();
   std::function<bool()> interrupted;
@@ -42,28 +43,30 @@ Result<void> interruptibly(Wait&& wait) {
       return raised;
     };
   }
-  Result<void> outcome = wait(interrupted);
+  auto outcome = wait(interrupted);
   restore_gil(thread);
   return outcome;
 }
 
 /// Raises what a call has failed with, if it has.
-void raise_failure(const Result<void>& outcome) {
+template <class T>
+void raise_failure(const Result<T>& outcome) {
   if (outcome) return;
   if (outcome.error().kind == ErrorKind::interrupted) throw py::error_already_set();
   raise_error(outcome.error());
 }
 
 /// Calls Runtime::start. What C++ libraries throw below it becomes an Error.
-Result<std::unique_ptr<Runtime>> start_runtime(
-    std::vector<std::vector<std::int32_t>> process_sets) noexcept {
+Result<std::unique_ptr<Runtime>> start_runtime(std::vector<std::vector<std::int32_t>> process_sets,
+                                               const Interrupted& interrupted) noexcept {
   try {
     Result<Config> config = read_config(environment());
     if (!config) return fail(config.error());
+    config->warnings = unknown_variables(environment_names());
     config->process_sets = std::move(process_sets);
     Result<Placement> placement = read_placement(environment());
     if (!placement) return fail(placement.error());
-    return Runtime::start(*config, *placement);
+    return Runtime::start(*config, *placement, interrupted);
   } catch (const std::exception& error) {
     return fail(ErrorKind::system, std::string("init: ") + error.what());
   }
@@ -75,8 +78,10 @@ RuntimeBinding::RuntimeBinding(std::unique_ptr<Runtime> runtime) : runtime_(std:
 
 std::unique_ptr<RuntimeBinding> RuntimeBinding::start(
     std::vector<std::vector<std::int32_t>> process_sets) {
-  auto runtime = without_gil([&]() noexcept { return start_runtime(std::move(process_sets)); });
-  if (!runtime) raise_error(runtime.error());
+  auto runtime = interruptibly([&](const Interrupted& interrupted) noexcept {
+    return start_runtime(std::move(process_sets), interrupted);
+  });
+  raise_failure(runtime);
   return std::unique_ptr<RuntimeBinding>(new RuntimeBinding(std::move(*runtime)));
 }
 

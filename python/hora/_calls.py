@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hora import _context, _core
@@ -31,6 +31,8 @@ PREFIXES = {
     _core.ALLREDUCE: "allreduce",
     _core.ALLGATHER: "allgather",
     _core.BROADCAST: "broadcast",
+    _core.REDUCESCATTER: "reducescatter",
+    _core.ALLTOALL: "alltoall",
 }
 
 _OPS = frozenset((Average, Sum, Min, Max, Product))
@@ -95,6 +97,29 @@ def checked_root(root_rank: int, process_set: ProcessSet = global_process_set) -
     return root_rank
 
 
+def checked_splits(
+    splits: Sequence[int] | None,
+    shape: Sequence[int],
+    process_set: ProcessSet = global_process_set,
+) -> tuple[int, ...]:
+    """Return how many rows of a tensor of `shape` go to each rank: `splits`, or equal parts.
+
+    None and an empty sequence mean equal parts. What is wrong with splits is for the core to say,
+    but for rows that do not divide.
+    """
+    registered_id(process_set, "alltoall")
+    if splits is not None and len(splits) > 0:
+        return tuple(splits)
+    size = len(process_set.ranks)
+    rows = shape[0] if len(shape) > 0 else 0
+    if rows % size != 0:
+        raise ValueError(
+            f"alltoall without splits needs a first dimension that is a multiple of the number of "
+            f"ranks: {rows} rows cannot be split evenly among {size} ranks."
+        )
+    return (rows // size,) * size
+
+
 def start(
     kind: int,
     name: str | None,
@@ -107,6 +132,7 @@ def start(
     prescale: float = 1.0,
     postscale: float = 1.0,
     root: int = 0,
+    splits: tuple[int, ...] = (),
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start a collective and return its handle; `finish` makes the result of `synchronize`."""
@@ -122,6 +148,7 @@ def start(
         prescale,
         postscale,
         root,
+        splits,
         registered_id(process_set, PREFIXES[kind]),
     )
     return context.keep(handle, finish)

@@ -5,6 +5,8 @@ ALLREDUCE: int
 ALLGATHER: int
 BROADCAST: int
 BARRIER: int
+REDUCESCATTER: int
+ALLTOALL: int
 DTYPES: dict[str, int]
 
 def address(buffer: object) -> int: ...
@@ -36,6 +38,7 @@ class Runtime:
         prescale: float = ...,
         postscale: float = ...,
         root: int = ...,
+        splits: tuple[int, ...] = ...,
         process_set: int = ...,
     ) -> Handle: ...
     def run(
@@ -53,13 +56,18 @@ class Runtime:
         root: int = ...,
         process_set: int = ...,
     ) -> None: ...
-    def gather(
+    def produce(
         self,
+        kind: int,
         name: str | None,
         dtype: int,
         shape: tuple[int, ...],
         source: int,
         keep: object,
+        op: int = ...,
+        prescale: float = ...,
+        postscale: float = ...,
+        splits: tuple[int, ...] = ...,
         process_set: int = ...,
     ) -> Handle: ...
     def join(self) -> int: ...

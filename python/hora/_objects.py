@@ -146,13 +146,14 @@ def allgather_object(
     payload, error = _tried(lambda: dumps(obj))
     # Each rank's bytes end with whether they are a text instead of a pickle.
     payload.append(error is not None)
-    handle = _context.current().runtime.gather(
+    handle = _context.current().runtime.produce(
+        _core.ALLGATHER,
         name,
         _core.DTYPES["uint8"],
         (len(payload),),
         _core.address(payload),
         payload,
-        registered_id(process_set, "allgather"),
+        process_set=registered_id(process_set, "allgather"),
     )
     gathered = memoryview(handle.take_output(1))
     if error is not None:

@@ -11,6 +11,10 @@
 #include <type_traits>
 #include <utility>
 
+#include <unistd.h>
+
+#include "runtime/base/fault.h"
+
 namespace hora {
 
 namespace {
@@ -141,6 +145,20 @@ Knob one_of(std::vector<std::string> values, Knob row) {
   return row;
 }
 
+/// The same knob, with only plans of one fault: "POINT:NUMBER".
+Knob fault_plan(Knob row) {
+  row.set = [name = row.name, set = row.set](Config& config,
+                                             const std::string& text) -> Result<void> {
+    std::string points;
+    for (const std::string_view point : kFaultPoints) {
+      if (fault_point(text, point)) return set(config, text);
+      points += (points.empty() ? "" : ", ") + std::string(point);
+    }
+    return bad_value(name, text, "POINT:NUMBER, with POINT one of " + points);
+  };
+  return row;
+}
+
 /// The same knob, known to Horovod by these names and no others.
 Knob known_as(std::vector<HorovodName> names, Knob row) {
   row.horovod = std::move(names);
@@ -200,7 +218,8 @@ std::vector<Knob> make_knobs() {
       knob("HORA_HOST_ID", &Config::host_id,
            "Ranks with equal ids share memory; default: boot id and network namespace."),
       knob("HORA_CONGESTION", &Config::congestion, "TCP congestion control of data sockets."),
-      knob("HORA_FAULT", &Config::fault, "Kill this rank at a point, for tests: docs/testing.md."),
+      fault_plan(knob("HORA_FAULT", &Config::fault,
+                      "Kill this rank at a point, for tests: docs/testing.md.")),
       knob("HORA_ENGINE_THREAD", &Config::engine_thread,
            "0: only callers that wait make progress (for measurements)."),
   };
@@ -219,6 +238,15 @@ Lookup environment() {
     if (value == nullptr) return std::nullopt;
     return std::string(value);
   };
+}
+
+std::vector<std::string> environment_names() {
+  std::vector<std::string> names;
+  for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view assignment(*entry);
+    names.emplace_back(assignment.substr(0, assignment.find('=')));
+  }
+  return names;
 }
 
 std::optional<Assignment> from_horovod(const std::string& name, const std::string& text) {

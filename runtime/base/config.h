@@ -49,6 +49,7 @@ struct Config {
   std::string fault;                  ///< Fault point for tests: docs/testing.md.
   bool engine_thread = true;          ///< false: only waiting callers make progress (tests).
   std::vector<std::string> notes;     ///< HOROVOD_ variables that were used: for the debug log.
+  std::vector<std::string> warnings;  ///< About the environment: for the log of rank 0.
 };
 
 /// A variable of Horovod's that sets a knob.
@@ -74,6 +75,8 @@ const std::vector<Knob>& knobs();
 using Lookup = std::function<std::optional<std::string>(const std::string& name)>;
 /// The process environment.
 Lookup environment();
+/// The names of all its variables.
+std::vector<std::string> environment_names();
 
 /// A variable and its value.
 struct Assignment {

@@ -5,20 +5,29 @@
 // its passes the process dies.
 #pragma once
 
+#include <array>
+#include <charconv>
 #include <cstdint>
-#include <cstdlib>
 #include <optional>
-#include <string>
 #include <string_view>
+#include <system_error>
 
 namespace hora {
 
+/// All that there are.
+inline constexpr std::array<std::string_view, 4> kFaultPoints = {
+    "kill-before-task", "kill-after-task", "kill-at-publish", "kill-mid-frame"};
+
 /// The number behind "`point`:" if the plan names that point. A plan is one "point:number".
-inline std::optional<std::uint64_t> fault_point(const std::string& plan, std::string_view point) {
+inline std::optional<std::uint64_t> fault_point(std::string_view plan, std::string_view point) {
   if (!plan.starts_with(point) || plan.size() <= point.size() || plan[point.size()] != ':') {
     return std::nullopt;
   }
-  return std::strtoull(plan.c_str() + point.size() + 1, nullptr, 10);
+  plan.remove_prefix(point.size() + 1);
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(plan.data(), plan.data() + plan.size(), number);
+  if (error != std::errc{} || end != plan.data() + plan.size()) return std::nullopt;
+  return number;
 }
 
 }  // namespace hora

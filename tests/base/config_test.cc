@@ -5,6 +5,9 @@
 
 #include <catch2/catch.hpp>
 
+#include "runtime/base/fault.h"
+#include "runtime/base/misspelt.h"
+
 namespace hora::test {
 namespace {
 
@@ -49,6 +52,29 @@ TEST_CASE("config: nonsense is refused with variable, value and what is allowed"
   CHECK(refusal("HORA_LOG_LEVEL", "loud").find("warning") != std::string::npos);
   CHECK(refusal("HORA_TRANSPORT", "pigeon").find("shm, tcp") != std::string::npos);
   CHECK(refusal("HORA_ENGINE_THREAD", "yes").find("0 or 1") != std::string::npos);
+  for (const char* plan : {"kill-before-task", "kill-before-task:", "kill-before-task:x", "kill:3",
+                           "kill-mid-frame:3x", "kill-mid-frame:-1"}) {
+    CHECK(refusal("HORA_FAULT", plan)
+              .find("POINT:NUMBER, with POINT one of kill-before-task, "
+                    "kill-after-task, kill-at-publish, kill-mid-frame") != std::string::npos);
+  }
+}
+
+TEST_CASE("config: a plan of a fault is taken as it is") {
+  const auto config = config_with({{"HORA_FAULT", "kill-mid-frame:131072"}});
+  REQUIRE(config);
+  CHECK(fault_point(config->fault, "kill-mid-frame") == 131072);
+  CHECK(!fault_point(config->fault, "kill-at-publish"));
+}
+
+TEST_CASE("config: a variable that nobody reads is reported with the nearest that is read") {
+  const auto sentences = unknown_variables({"PATH", "HORA_FUSION_BYTES", "HORA_RANK", "HORARUN",
+                                            "HORA_FUSON_BYTES", "HORA_TIMELIN", "HORA_CHAOS_SEED"});
+  REQUIRE(sentences.size() == 2);
+  CHECK(sentences[0] ==
+        "HORA_FUSON_BYTES is none of Hora's variables and has no effect; the nearest is "
+        "HORA_FUSION_BYTES (horarun --help lists all)");
+  CHECK(sentences[1].find("the nearest is HORA_TIMELINE ") != std::string::npos);
 }
 
 TEST_CASE("config: an empty variable is no variable") {

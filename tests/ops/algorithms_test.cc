@@ -153,10 +153,14 @@ class Playback {
   std::map<std::tuple<int, int, int>, TaskId> in_flight_, arrived_;  // By (sender, receiver, tag).
 };
 
-std::string expected_result(const std::vector<Schedule>& group, const Topology& order, int chunk) {
+std::string expected_result(const std::vector<Schedule>& group, const Topology& order, int self,
+                            int chunk) {
   const auto leaf = [&](int rank) { return std::to_string(rank) + "." + std::to_string(chunk); };
   const Schedule& s = group[0];
+  const int owner = s.owner_of(chunk);
+  if (owner >= 0 && owner != self) return "nothing";
   if (s.shape == Shape::gather) return leaf(chunk);
+  if (s.shape == Shape::transpose) return leaf(chunk / s.size);
   if (s.shape == Shape::copy) return leaf(s.root);
   const bool goes_around = s.algorithm == "ring" || s.algorithm == "hierarchical";
   std::string sum = "=";
@@ -196,7 +200,7 @@ TEST_CASE("algorithms: every rank ends with the result, in any order and over an
             for (int rank = 0; rank < size; ++rank) {
               for (int chunk = 0; chunk < group[0].grid; ++chunk) {
                 REQUIRE(playback.results(rank)[chunk] ==
-                        expected_result(group, order_of(row, size), chunk));
+                        expected_result(group, order_of(row, size), rank, chunk));
               }
             }
           }
@@ -230,7 +234,8 @@ TEST_CASE("algorithms: a packed input is neither landed on nor written again") {
 
 TEST_CASE("algorithms: exactly the rows that round once finish with the only merge of a chunk") {
   for (const AlgorithmRow& row : algorithms()) {
-    if (row.collective != Collective::allreduce) continue;
+    if (row.collective != Collective::allreduce && row.collective != Collective::reducescatter)
+      continue;
     bool merges_all_at_once = true;
     for (const Schedule& s : group_of(row, 8, 0)) {
       for (const Task& t : s.tasks) {
@@ -257,11 +262,14 @@ TEST_CASE("algorithms: rows are found by name and collective, and described") {
 // ---- Single algorithms --------------------------------------------------------------------------
 
 TEST_CASE("exchange, direct, doubling: contributions are added in rank order") {
-  for (const char* name : {"exchange", "direct", "doubling"}) {
+  for (const auto& [name, collective] :
+       {std::pair{"exchange", Collective::allreduce}, std::pair{"direct", Collective::allreduce},
+        std::pair{"doubling", Collective::allreduce},
+        std::pair{"direct", Collective::reducescatter}}) {
     for (const int size : kSizes) {
       std::vector<int> ranks(size);
       std::iota(ranks.begin(), ranks.end(), 0);
-      const std::vector<Schedule> group = group_of(name, Collective::allreduce, size);
+      const std::vector<Schedule> group = group_of(name, collective, size);
       for (int chunk = 0; chunk < std::min(group[0].grid, 16); ++chunk) {
         INFO(name << ", size " << size << ", chunk " << chunk);
         CHECK(contribution_order(group, chunk) == ranks);
@@ -271,19 +279,22 @@ TEST_CASE("exchange, direct, doubling: contributions are added in rank order") {
 }
 
 TEST_CASE("ring: the sum of a chunk begins right of its owner and ends at the owner") {
-  for (const int size : {1, 2, 3, 5, 8}) {
-    const std::vector<Schedule> group = group_of("ring", Collective::allreduce, size);
-    for (int chunk = 0; chunk < size; ++chunk) {
-      const std::vector<int> order = contribution_order(group, chunk);
-      REQUIRE(order.size() == static_cast<std::size_t>(size));
-      for (int i = 0; i < size; ++i)
-        CHECK(order[i] == (chunk + 1 + i) % size);
+  for (const Collective collective : {Collective::allreduce, Collective::reducescatter}) {
+    for (const int size : {1, 2, 3, 5, 8}) {
+      const std::vector<Schedule> group = group_of("ring", collective, size);
+      for (int chunk = 0; chunk < size; ++chunk) {
+        const std::vector<int> order = contribution_order(group, chunk);
+        REQUIRE(order.size() == static_cast<std::size_t>(size));
+        for (int i = 0; i < size; ++i)
+          CHECK(order[i] == (chunk + 1 + i) % size);
+      }
     }
   }
 }
 
 TEST_CASE("ring: a rank sends to its right neighbour and receives from its left one only") {
-  for (const Collective collective : {Collective::allreduce, Collective::allgather}) {
+  for (const Collective collective :
+       {Collective::allreduce, Collective::allgather, Collective::reducescatter}) {
     for (const Schedule& s : group_of("ring", collective, 7)) {
       for (const Task& t : s.tasks) {
         if (t.kind == Primitive::send) CHECK(t.peer == (s.me + 1) % 7);
@@ -299,6 +310,26 @@ TEST_CASE("ring, direct: a rank sends 2(size-1)/size of the segment, the least p
       for (const Schedule& s : group_of(name, Collective::allreduce, size)) {
         CHECK(traffic_of(s).segments == Approx(2.0 * (size - 1) / size));
       }
+    }
+  }
+}
+
+TEST_CASE(
+    "reduce-scatter, all-to-all: a rank sends a chunk to each other rank, the least possible") {
+  for (const int size : {1, 2, 3, 4, 8, 13}) {
+    for (const char* name : {"ring", "direct"}) {
+      for (const Schedule& s : group_of(name, Collective::reducescatter, size)) {
+        CHECK(traffic_of(s).segments == Approx(1.0 * (size - 1) / size));
+      }
+    }
+    for (const Schedule& s : group_of("direct", Collective::alltoall, size)) {
+      std::set<int> peers;
+      for (const Task& t : s.tasks) {
+        if (t.kind != Primitive::send) continue;
+        CHECK(peers.insert(t.peer).second);
+        CHECK(t.chunk == s.me * size + t.peer);
+      }
+      CHECK(peers.size() == static_cast<std::size_t>(size - 1));
     }
   }
 }
@@ -323,6 +354,9 @@ TEST_CASE("algorithms: hops by size") {
       {"doubling", Collective::allreduce, {/*     */ 0, 1, 2, 2, 3, 3, 4, 3}},
       {"direct", Collective::allgather, {/*       */ 0, 1, 1, 1, 1, 1, 1, 1}},
       {"ring", Collective::allgather, {/*         */ 0, 1, 2, 3, 4, 5, 6, 7}},
+      {"direct", Collective::reducescatter, {/*   */ 0, 1, 1, 1, 1, 1, 1, 1}},
+      {"ring", Collective::reducescatter, {/*     */ 0, 1, 2, 3, 4, 5, 6, 7}},
+      {"direct", Collective::alltoall, {/*        */ 0, 1, 1, 1, 1, 1, 1, 1}},
       {"flat", Collective::broadcast, {/*         */ 0, 1, 1, 1, 1, 1, 1, 1}},
       {"tree", Collective::broadcast, {/*         */ 0, 1, 1, 2, 2, 2, 2, 3}},
   };
@@ -375,7 +409,7 @@ TEST_CASE("hierarchical: every rank ends with the result, in any order, whatever
       REQUIRE(playback.run());
       for (int rank = 0; rank < 5; ++rank) {
         for (int chunk = 0; chunk < group[0].grid; ++chunk) {
-          REQUIRE(playback.results(rank)[chunk] == expected_result(group, topology, chunk));
+          REQUIRE(playback.results(rank)[chunk] == expected_result(group, topology, rank, chunk));
         }
       }
     }
@@ -450,7 +484,9 @@ TEST_CASE("tree: no rank sends more than ceil(log2 size) times, and all together
 TEST_CASE("direct, exchange, flat: over shared memory nothing is copied between slots") {
   for (const auto& [name, collective] :
        {std::pair{"direct", Collective::allreduce}, std::pair{"exchange", Collective::allreduce},
-        std::pair{"direct", Collective::allgather}, std::pair{"flat", Collective::broadcast}}) {
+        std::pair{"direct", Collective::allgather}, std::pair{"flat", Collective::broadcast},
+        std::pair{"direct", Collective::reducescatter},
+        std::pair{"direct", Collective::alltoall}}) {
     for (const Schedule& s : group_of(name, collective, 5)) {
       for (const Task& t : s.tasks)
         CHECK(t.kind != Primitive::copy);

@@ -348,10 +348,47 @@ TEST_CASE("check: a broadcast of the wrong rank, a gather that adds") {
   task(adding[0], Primitive::copy).kind = Primitive::merge;
   CHECK_THAT(sentence(adding), Contains("where a message may land"));
 
-  Group adding_apart = direct(3);
+  Group adding_apart = group_of("direct", Collective::reducescatter, 3);
   for (Schedule& s : adding_apart)
     s.shape = Shape::gather;
   CHECK_THAT(sentence(adding_apart), Contains("is a merge, in a collective that adds nothing"));
+}
+
+TEST_CASE("check: a private result at another rank, a block of another sender") {
+  Group shared = group_of("direct", Collective::allgather, 3);
+  for (Schedule& s : shared)
+    s.shape = Shape::scatter;
+  CHECK(sentence(shared) == "rank 0: its result of chunk 0 is not finished");
+
+  Group public_result = group_of("direct", Collective::reducescatter, 2);
+  // Rank 1 also unpacks what it has of chunk 0: its own contribution.
+  Schedule& s = public_result[1];
+  s.tasks.push_back(s.tasks.back());
+  s.tasks.back().chunk = 0;
+  s.tasks.back().first_operand = static_cast<std::uint32_t>(s.operands.size());
+  s.operands.push_back(local(place(0, 0)));
+  CHECK(sentence(public_result) == "rank 1: its result of chunk 0 belongs to rank 0");
+
+  Group rows = group_of("direct", Collective::alltoall, 2);
+  for (Schedule& wrong : rows) {  // Rank 0 claims to have what rank 1 has, and the other way.
+    for (Task& t : wrong.tasks) {
+      if (t.chunk != kWhole) t.chunk = t.chunk / 2 == 0 ? t.chunk + 2 : t.chunk - 2;
+    }
+  }
+  CHECK(sentence(rows) == "rank 0: its result of chunk 0 comes from rank 1, not from rank 0");
+}
+
+TEST_CASE("check: chunks of unequal length taken as one, a grid that does not fit its shape") {
+  Group whole = group_of("direct", Collective::reducescatter, 3);
+  task(whole[1], Primitive::pack).chunk = kWhole;
+  CHECK(sentence(whole) ==
+        "rank 1, task 0 (pack of the segment) takes all chunks at once, but each has a length of "
+        "its own");
+
+  Group grid = group_of("direct", Collective::alltoall, 3);
+  for (Schedule& s : grid)
+    s.grid = 3;
+  CHECK(sentence(grid) == "the grid has 3 chunks for 3 ranks");
 }
 
 TEST_CASE("check: a wrong depth, a tag that is too high, a dependency that points forward") {
@@ -434,7 +471,7 @@ std::vector<std::pair<std::string, Mutation>> mutations() {
           {"chunk",
            [](Schedule& s, TaskId id) {
              if (s.grid == 1) return false;  // Chunk 0 of 1 is the whole segment.
-             s.tasks[id].chunk = static_cast<std::int16_t>((s.tasks[id].chunk + 1) % s.grid);
+             s.tasks[id].chunk = (s.tasks[id].chunk + 1) % s.grid;
              return true;
            }},
           {"operand", change(has_operands,

@@ -4,6 +4,7 @@
 // needs no tolerance; that the bytes agree between ranks is checked apart.
 #include "ops/executor.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 
@@ -43,6 +44,17 @@ std::unique_ptr<CollectiveRun> reduce_run(const std::vector<float>& in, std::vec
                            reinterpret_cast<std::byte*>(out.data()), 0, run->total_bytes});
   }
   return run;
+}
+
+/// `count` cut into `size` parts at random places: unequal, and some are empty.
+std::vector<std::size_t> random_parts(std::size_t count, int size, std::mt19937& random) {
+  std::vector<std::size_t> cuts = {0, count};
+  for (int i = 1; i < size; ++i)
+    cuts.push_back(random() % (count + 1));
+  std::sort(cuts.begin(), cuts.end());
+  std::adjacent_difference(cuts.begin(), cuts.end(), cuts.begin());
+  cuts.erase(cuts.begin());
+  return cuts;
 }
 
 std::vector<std::size_t> counts_for(int size) {
@@ -136,19 +148,117 @@ TEST_CASE("an all-gather joins contributions of any lengths, none included") {
             auto run = std::make_unique<CollectiveRun>();
             std::uint64_t offset = 0;
             for (const std::size_t count : counts) {
-              run->contributions.push_back(count * sizeof(float));
-              run->output_offsets.push_back(offset);
+              run->extents.push_back({count * sizeof(float), 0, offset});
               offset += count * sizeof(float);
-              run->total_bytes = std::max(run->total_bytes, run->contributions.back());
+              run->total_bytes = std::max(run->total_bytes, run->extents.back().bytes);
             }
+            run->input = reinterpret_cast<const std::byte*>(inputs[i].data());
             run->output = reinterpret_cast<std::byte*>(outputs[i].data());
-            run->pieces.push_back(
-                {reinterpret_cast<const std::byte*>(inputs[i].data()), nullptr, 0, 0});
             ranks.enqueue(r, row, 0, std::move(run), 2048);
           }
           REQUIRE(ranks.run(random));
           for (const auto& output : outputs)
             REQUIRE(output == expected);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a reduce-scatter gives each rank its part of the sum, prescaled and averaged") {
+  std::mt19937 random(5);
+  for (const std::string& transport : kTransports) {
+    for (const AlgorithmRow& row : algorithms()) {
+      if (row.collective != Collective::reducescatter) continue;
+      for (int size = 1; size <= 8; ++size) {
+        for (const std::size_t count : counts_for(size)) {
+          INFO(transport << " " << row.name << " size " << size << " count " << count);
+          RankSet ranks({.transport = transport, .size = size});
+          const std::vector<std::size_t> lengths = random_parts(count, size, random);
+          std::vector<float> expected = sum_of_all(size, count);
+          for (float& value : expected)
+            value = value * 4.0f / 2.0f;
+          std::vector<std::vector<float>> inputs, outputs;
+          for (int r = 0; r < size; ++r) {
+            inputs.push_back(input_of(r, count));
+            outputs.emplace_back(lengths[static_cast<std::size_t>(r)], -1.0f);
+          }
+          for (int r = 0; r < size; ++r) {
+            const auto i = static_cast<std::size_t>(r);
+            auto run = std::make_unique<CollectiveRun>();
+            run->dtype = DType::float32;
+            run->prescale = 4.0;
+            run->finish = {2, 1.0};
+            std::uint64_t offset = 0;
+            for (const std::size_t length : lengths) {
+              run->extents.push_back({length * sizeof(float), offset, 0});
+              offset += length * sizeof(float);
+              run->total_bytes = std::max(run->total_bytes, run->extents.back().bytes);
+            }
+            run->input = reinterpret_cast<const std::byte*>(inputs[i].data());
+            run->output = reinterpret_cast<std::byte*>(outputs[i].data());
+            ranks.enqueue(r, row, 0, std::move(run), 4096);
+          }
+          REQUIRE(ranks.run(random));
+          auto begin = expected.begin();
+          for (int r = 0; r < size; ++r) {
+            const auto i = static_cast<std::size_t>(r);
+            const auto end = begin + static_cast<std::ptrdiff_t>(lengths[i]);
+            REQUIRE(outputs[i] == std::vector<float>(begin, end));
+            REQUIRE(inputs[i] == input_of(r, count));
+            begin = end;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("an all-to-all brings every block to its receiver, whatever its length") {
+  std::mt19937 random(6);
+  for (const std::string& transport : kTransports) {
+    for (const AlgorithmRow& row : algorithms()) {
+      if (row.collective != Collective::alltoall) continue;
+      for (int size = 1; size <= 8; ++size) {
+        for (int round = 0; round < 4; ++round) {
+          INFO(transport << " " << row.name << " size " << size << " round " << round);
+          RankSet ranks({.transport = transport, .size = size});
+          const auto n = static_cast<std::size_t>(size);
+          std::vector<std::size_t> counts;  // By sender, then receiver.
+          for (std::size_t i = 0; i < n * n; ++i)
+            counts.push_back(round == 0 ? 0 : random() % (round == 1 ? 3 : 5000));
+          std::vector<std::vector<float>> inputs(n), outputs(n), expected(n);
+          for (std::size_t s = 0; s < n; ++s) {
+            const auto row_counts = counts.begin() + static_cast<std::ptrdiff_t>(s * n);
+            inputs[s] = input_of(static_cast<int>(s),
+                                 std::accumulate(row_counts, row_counts + size, std::size_t{0}));
+            auto from = inputs[s].begin();
+            for (std::size_t r = 0; r < n; ++r) {
+              const auto end = from + static_cast<std::ptrdiff_t>(counts[s * n + r]);
+              expected[r].insert(expected[r].end(), from, end);
+              from = end;
+            }
+          }
+          for (std::size_t me = 0; me < n; ++me) {
+            outputs[me].assign(expected[me].size(), -1.0f);
+            auto run = std::make_unique<CollectiveRun>();
+            std::uint64_t given = 0, taken = 0;
+            for (std::size_t s = 0; s < n; ++s) {
+              for (std::size_t r = 0; r < n; ++r) {
+                const std::uint64_t bytes = counts[s * n + r] * sizeof(float);
+                run->extents.push_back({bytes, s == me ? given : 0, r == me ? taken : 0});
+                if (s == me) given += bytes;
+                if (r == me) taken += bytes;
+                run->total_bytes = std::max(run->total_bytes, bytes);
+              }
+            }
+            run->input = reinterpret_cast<const std::byte*>(inputs[me].data());
+            run->output = reinterpret_cast<std::byte*>(outputs[me].data());
+            ranks.enqueue(static_cast<int>(me), row, 0, std::move(run), 2048);
+          }
+          REQUIRE(ranks.run(random));
+          for (std::size_t me = 0; me < n; ++me)
+            REQUIRE(outputs[me] == expected[me]);
         }
       }
     }

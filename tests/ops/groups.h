@@ -66,7 +66,8 @@ inline int roots_of(const AlgorithmRow& row, int size) {
 }
 
 inline std::string name_of(const AlgorithmRow& row) {
-  static constexpr const char* kCollectives[] = {"allreduce", "allgather", "broadcast", "barrier"};
+  static constexpr const char* kCollectives[] = {"allreduce", "allgather",     "broadcast",
+                                                 "barrier",   "reducescatter", "alltoall"};
   return std::string(row.name) + " " + kCollectives[static_cast<int>(row.collective)];
 }
 

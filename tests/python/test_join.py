@@ -98,6 +98,14 @@ def check_collectives_that_need_the_joined_rank() -> None:
                 f"Allgather {text} Specify sparse_to_dense=True if using DistributedOptimizer",
             ),
             (lambda root=first: hvd.broadcast([1.0], root, name="cast"), f"Broadcast {text}"),
+            (
+                lambda: hvd.alltoall(np.ones(hvd.size()), name="all"),
+                f"Alltoall {text}",
+            ),
+            (
+                lambda: hvd.reducescatter([1.0], name="scatter"),
+                f"Reducescatter {text}",
+            ),
             (lambda: hvd.add_process_set([0]), f"Add process set {text}"),
         ):
             with pytest.raises(hvd.HoraInternalError, match=message) as caught:

@@ -341,6 +341,8 @@ def test_a_stopped_rank_is_ended_too(launcher: Launcher) -> None:
     [
         (["-np", "0", "true"], 2, "must be from 1 to 1024, not 0"),
         (["-np", "2000", "true"], 2, "must be from 1 to 1024, not 2000"),
+        (["-np", "two", "true"], 2, "-np needs a number of processes, such as -np 4, not 'two'"),
+        (["-np"], 2, "-np (or --num-proc) needs a value"),
         (["-np", "2"], 2, "no command to run"),
         (["true"], 2, "-np N"),
         (["-np", "2", "--nonsense", "true"], 2, "--nonsense"),
@@ -353,6 +355,7 @@ def test_a_stopped_rank_is_ended_too(launcher: Launcher) -> None:
         (["-np", "3", "-H", "localhost:2", "true"], 2, "Requested more processes (3)"),
         (["-np", "2", "--env", "HORA_SIZE=9", "true"], 2, "HORA_SIZE is set by horarun"),
         (["-np", "2", "--env", "HORA_WINDOW=x", "true"], 2, "HORA_WINDOW"),
+        (["-np", "2", "--env", "HORA_FAULT=x", "true"], 2, "POINT one of kill-before-task"),
         (["-np", "2", "no-such-command"], 127, "'no-such-command' was not found in PATH"),
         (["-np", "2", "/no/such/command"], 127, "No such file"),
         (["-np", "2", "/etc/passwd"], 126, "not executable"),

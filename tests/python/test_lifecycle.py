@@ -55,6 +55,75 @@ def test_without_a_launcher_it_is_a_job_of_one() -> None:
     assert done.stderr == ""
 
 
+def test_variables_that_cannot_work_are_named(tmp_path: Path, run_ranks: RunRanks) -> None:
+    start = "import hora; hora.init(); print('started')"
+    done = python(start, HORA_TIMELINE="/no/such/folder/t.json")
+    assert "HORA_TIMELINE='/no/such/folder/t.json': " in done.stderr
+    done = python(start, HORA_FAULT="kill")
+    assert "ValueError: HORA_FAULT='kill' is not POINT:NUMBER" in done.stderr
+    done = python(start, HORA_FUSON_BYTES="1M")
+    assert done.stdout == "started\n"
+    assert len(done.stderr.splitlines()) == 1
+    assert "HORA_FUSON_BYTES is none of Hora's variables" in done.stderr
+    assert "the nearest is HORA_FUSION_BYTES" in done.stderr
+    job = run_ranks(2, script(tmp_path, start), env={"HORA_CONGESTION": "pigeon"})
+    assert job.status != 0
+    assert "HORA_CONGESTION='pigeon' is not one of this kernel's: " in job.output
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ctrl_c_ends_init_while_another_rank_never_comes(rank: int) -> None:
+    done = python(
+        """
+        import os, signal, threading
+        import hora
+
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            hora.init()
+        except KeyboardInterrupt:
+            assert not hora.is_initialized()
+            print("interrupted")
+        """,
+        HORA_RANK=str(rank),
+        HORA_SIZE="2",
+        HORA_JOB=f"lonely.{os.getpid()}.{rank}",
+        HORA_START_TIMEOUT_MS="600000",
+    )
+    assert done.stdout == "interrupted\n", done.stderr
+
+
+def test_a_stall_is_reported_with_who_has_what(tmp_path: Path, run_ranks: RunRanks) -> None:
+    job = run_ranks(
+        2,
+        script(
+            tmp_path,
+            """
+            import signal
+            import hora.numpy as hvd
+
+            hvd.init()
+            if hvd.rank() == 1:
+                signal.pause()
+            hvd.allreduce([1.0], name="early")
+            """,
+        ),
+        env={"HORA_STALL_CHECK_TIME_SECONDS": "0.2", "HORA_STALL_SHUTDOWN_TIME_SECONDS": "1"},
+    )
+    assert job.status != 0
+    log = [line[12:] for line in job.output.splitlines() if line.startswith("[0]<stderr>:")]
+    warned = next(i for i, line in enumerate(log) if " warning [rank 0 epoch 1] " in line)
+    assert "for more than 0.2 seconds" in log[warned]
+    assert log[warned + 1 : warned + 4] == [
+        "Missing ranks:",
+        "1: [allreduce.early] (rank 1 has not submitted anything yet)",
+        "Waiting tensors:",
+    ]
+    who = "'allreduce.early' (ALLREDUCE): rank 0 has it, rank 1 does not, for 0."
+    assert log[warned + 4].startswith(who)
+    assert "the limit is HORA_STALL_SHUTDOWN_TIME_SECONDS" in job.output
+
+
 def test_queries_of_features() -> None:
     assert not hvd.mpi_built()
     assert not hvd.mpi_enabled()

@@ -86,6 +86,40 @@ def check_allgather_and_broadcast() -> None:
     np.testing.assert_array_equal(array, inputs[0])
 
 
+def check_reducescatter_and_alltoall() -> None:
+    size, rank = hvd.size(), hvd.rank()
+    for dtype in DTYPES:
+        inputs = [made(r, (2 * size + 1, 3), dtype) for r in range(size)]
+        result = hvd.reducescatter(inputs[rank], op=hvd.Sum)
+        assert result.dtype == dtype
+        first = 2 * rank + min(rank, 1)
+        total = np.sum(inputs, axis=0).astype(dtype)
+        np.testing.assert_array_equal(result, total[first : first + (3 if rank == 0 else 2)])
+        result = hvd.alltoall(inputs[rank][1:])
+        blocks = [tensor[1 + 2 * rank : 3 + 2 * rank] for tensor in inputs]
+        np.testing.assert_array_equal(result, np.concatenate(blocks))
+        splits = [t + rank for t in range(size)]
+        array = made(rank, (sum(splits), 2), dtype)
+        output, received = hvd.alltoall(array, np.array(splits))
+        assert received.dtype == np.int32
+        assert received.tolist() == [rank + giver for giver in range(size)]
+        assert output.shape == (sum(received), 2)
+    handle = hvd.reducescatter_async(np.full((size, 2), rank), op=hvd.Sum)
+    np.testing.assert_array_equal(hvd.synchronize(handle), [[sum(range(size))] * 2])
+    output, received = hvd.synchronize(hvd.alltoall_async(np.arange(size)))
+    np.testing.assert_array_equal(output, [rank] * size)
+    assert received.tolist() == [1] * size
+    assert hvd.reducescatter(np.full(size, 3.0), compression=hvd.Compression.fp16).dtype == float
+    with pytest.raises(ValueError, match="scalar"):
+        hvd.reducescatter(1.0)
+    with pytest.raises(ValueError, match="32-bit integer"):
+        hvd.alltoall(np.ones(size), [0.5] * size)
+    with pytest.raises(ValueError, match="1D splits"):
+        hvd.alltoall(np.ones(size), [[1] * size])
+    with pytest.raises(hvd.HorovodInternalError, match="AVERAGE and SUM"):
+        hvd.reducescatter(np.ones(size), op=hvd.Max)
+
+
 def check_handles() -> None:
     one = np.ones(3)
     first = hvd.allreduce_async(one, op=hvd.Sum, name="h")

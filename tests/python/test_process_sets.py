@@ -174,6 +174,19 @@ def check_every_collective_in_two_sets_at_once() -> None:
         rows = [np.full((rank + 1, count // 10), rank) for rank in ranks]
         gathered = hvd.allgather(rows[me], name="same", process_set=mine)
         np.testing.assert_array_equal(gathered, np.concatenate(rows))
+        own_rows = np.arange(2 * len(ranks) + 1)[:, None] + np.full((1, count // 10), hvd.rank())
+        part = hvd.reducescatter(own_rows, op=hvd.Sum, name="same", process_set=mine)
+        first = me * 2 + min(me, 1)
+        everything = len(ranks) * np.arange(2 * len(ranks) + 1)[:, None] + sum(ranks)
+        expected = np.repeat(everything, count // 10, axis=1)[first : first + 2 + (me == 0)]
+        np.testing.assert_array_equal(part, expected)
+        splits = [place + 1 for place in range(len(ranks))]
+        got, rows_from = hvd.alltoall(
+            np.full((sum(splits), count // 10), hvd.rank()), splits, name="same", process_set=mine
+        )
+        assert rows_from.tolist() == [me + 1] * len(ranks)
+        givers = np.repeat(ranks, me + 1)[:, None]
+        np.testing.assert_array_equal(got, np.repeat(givers, count // 10, axis=1))
         for root in ranks:
             sent = hvd.broadcast(own, root, name="same", process_set=mine)
             np.testing.assert_array_equal(sent, values[ranks.index(root)])

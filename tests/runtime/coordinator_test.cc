@@ -259,7 +259,7 @@ TEST_CASE("coordinator: gradients that come at once end in total / target buffer
 }
 
 TEST_CASE("coordinator: after the first step a tensor costs about a bit, in any order") {
-  constexpr std::size_t kTensors = 1000, kSteps = 200;
+  constexpr std::size_t kTensors = 1000, kSteps = 1000;
   NegotiationWorld world(of_size(4));
   std::vector<std::size_t> order(kTensors);
   for (std::size_t i = 0; i < kTensors; ++i)
@@ -437,6 +437,65 @@ TEST_CASE("allgather: the first dimension is each rank's own, and changing it st
   CHECK(world.down_bytes <= 12);
 }
 
+TEST_CASE("alltoall: the splits are each rank's own, all ranks learn all, and it stays cheap") {
+  NegotiationWorld world(of_size(3));
+  const auto splits_of = [](std::int64_t round, std::int64_t rank) {
+    return std::vector<std::int64_t>{round, rank, 5 * round + rank};
+  };
+  for (std::int64_t round = 0; round < 5; ++round) {
+    world.up_bytes = world.down_bytes = 0;
+    std::vector<std::int64_t> matrix;
+    for (std::int64_t rank = 0; rank < 3; ++rank) {
+      Request request = of_kind(Kind::alltoall, "a", {100, 7});
+      request.splits = splits_of(round, rank);
+      matrix.insert(matrix.end(), request.splits.begin(), request.splits.end());
+      world.workers[static_cast<std::size_t>(rank)]->submit(request);
+    }
+    world.settle();
+    for (std::int64_t rank = 0; rank < 3; ++rank) {
+      const auto responses = world.take_heard(static_cast<std::size_t>(rank));
+      REQUIRE(responses.size() == 1);
+      CHECK(responses[0].kind == Kind::alltoall);
+      CHECK(responses[0].tensors[0].first_dims == matrix);
+    }
+  }
+  CHECK(world.up_bytes <= 3 * 10);
+  CHECK(world.down_bytes <= 18);
+}
+
+TEST_CASE("mismatch: shapes of an alltoall but for its rows; everything of a reducescatter") {
+  const auto blocks = [](std::vector<std::int64_t> shape, std::vector<std::int64_t> splits) {
+    Request request = of_kind(Kind::alltoall, "a", std::move(shape));
+    request.splits = std::move(splits);
+    return request;
+  };
+  CHECK(answer_to({blocks({4, 2}, {1, 3}), blocks({9, 2}, {0, 0})}).error.empty());
+  CHECK(answer_to({blocks({4, 5}, {1, 3}), blocks({9, 6}, {0, 2})}).error ==
+        "Mismatched ALLTOALL tensor shapes: One rank sent a tensor with dimension 1 equal to 5, "
+        "but another rank sent a tensor with dimension 1 equal to 6. (tensor 'a': rank 0 submitted "
+        "float32[4, 5], rank 1 submitted float32[2, 6])");
+  CHECK(answer_to({allreduce_of("a", {4}), blocks({4}, {1, 3})}).error ==
+        "Mismatched operations: One rank did an ALLREDUCE, but another rank did an ALLTOALL. "
+        "(tensor 'a': rank 0 submitted ALLREDUCE float32[4], rank 1 submitted ALLTOALL "
+        "float32[4])");
+
+  const Request part = of_kind(Kind::reducescatter, "r", {5, 2});
+  CHECK(answer_to({part, part}).error.empty());
+  CHECK(answer_to({part, of_kind(Kind::reducescatter, "r", {6, 2})}).error ==
+        "Mismatched REDUCESCATTER tensor shapes: One rank sent a tensor of shape [5, 2], but "
+        "another rank sent a tensor of shape [6, 2]. (tensor 'r': rank 0 submitted float32[5, 2], "
+        "rank 1 submitted float32[6, 2])");
+  Request average = part;
+  average.op = ReduceOp::average;
+  CHECK(answer_to({part, average}).error ==
+        "Mismatched reduction operation: One rank requested sum, but another rank requested "
+        "average. (tensor 'r': rank 0 submitted sum, rank 1 submitted average)");
+  Request scaled = part;
+  scaled.prescale = 2;
+  CHECK_THAT(answer_to({part, scaled}).error,
+             Catch::Matchers::StartsWith("Mismatched prescale and/or postscale factors"));
+}
+
 TEST_CASE("cache: a shape that changes on all ranks replaces what was known") {
   NegotiationWorld world(of_size(2));
   for (const std::int64_t side : {17, 17, 18, 18, 17}) {
@@ -482,6 +541,14 @@ TEST_CASE("coordinator: a rank that breaks the rules is an error, not a crash") 
   CHECK(twice.error().kind == ErrorKind::protocol);
   CHECK(twice.error().message ==
         "negotiation: rank 0 submitted 'x' twice without an answer in between");
+
+  Request splits = of_kind(Kind::alltoall, "a", {9});
+  splits.splits = {1, 2, 3};
+  worker.submit(splits);
+  const auto other_size = root.on_message(Rank{0}, *worker.take_message(), TimePoint{});
+  REQUIRE_FALSE(other_size);
+  CHECK(other_size.error().message ==
+        "negotiation: rank 0 splits a tensor for another number of ranks");
 }
 
 }  // namespace hora

@@ -101,10 +101,7 @@ class Calls {
       CHECK(call.handle->first_dims() == first_dims);
       CHECK(call.handle->output_shape() ==
             std::vector<std::int64_t>{static_cast<std::int64_t>(expected.size()) / 3, 3});
-      if (const auto output = call.handle->take_output()) {  // It can be taken once.
-        const auto* values = reinterpret_cast<const float*>(output.get());
-        call.output.assign(values, values + expected.size());
-      }
+      take_output(call, static_cast<std::int64_t>(expected.size()));
       CHECK(call.output == expected);
       CHECK(call.input == values_of(self, 3 * (rows + self)));
     };
@@ -112,6 +109,68 @@ class Calls {
     request.kind = Kind::allgather;
     request.name = name;
     request.shape = {rows + rank, 3};
+    submit(world, rank, call, request, nullptr, true);
+  }
+
+  /// Everybody gives `rows` rows of three and gets its part of the sum or average.
+  void reducescatter(EngineWorld& world, int rank, const std::string& name, std::int64_t rows,
+                     ReduceOp op = ReduceOp::sum) {
+    Call& call = add(name, rank, 3 * rows, 0);
+    call.check = [&call, rows, op](int self, int size) {
+      const std::vector<float> sum = reduced(op, 3 * rows, size);
+      const std::int64_t least = rows / size, more = rows % size;
+      const std::int64_t first = self * least + std::min<std::int64_t>(self, more);
+      const std::int64_t count = least + (self < more ? 1 : 0);
+      CHECK(call.handle->output_shape() == std::vector<std::int64_t>{count, 3});
+      take_output(call, count * 3);
+      for (std::int64_t i = 0; i < 3 * count; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        if (call.output[at] != Approx(sum[at + static_cast<std::size_t>(3 * first)])) {
+          FAIL_CHECK("element " << i << " is wrong");
+        }
+      }
+      CHECK(call.input == values_of(self, 3 * rows));
+    };
+    Request request;
+    request.kind = Kind::reducescatter;
+    request.name = name;
+    request.op = op;
+    request.shape = {rows, 3};
+    submit(world, rank, call, request, nullptr, true);
+  }
+
+  /// Rank g has (g * 5 + t * 3) % `most` rows for rank t, and two rows more for nobody.
+  void alltoall(EngineWorld& world, int rank, const std::string& name, std::int64_t most) {
+    const auto rows = [most](int giver, int taker) { return (giver * 5 + taker * 3) % most; };
+    const auto first_row = [rows](int giver, int taker) {
+      std::int64_t row = 0;
+      for (int before = 0; before < taker; ++before)
+        row += rows(giver, before);
+      return row;
+    };
+    const std::int64_t mine = first_row(rank, world.size()) + 2;
+    Call& call = add(name, rank, 2 * mine, 0);
+    call.check = [&call, rows, first_row](int self, int size) {
+      std::vector<float> expected;
+      std::vector<std::int64_t> received;
+      for (int giver = 0; giver < size; ++giver) {
+        const auto all = values_of(giver, 2 * first_row(giver, size));
+        const auto begin = all.begin() + 2 * first_row(giver, self);
+        received.push_back(rows(giver, self));
+        expected.insert(expected.end(), begin, begin + 2 * received.back());
+      }
+      CHECK(call.handle->first_dims() == received);
+      CHECK(call.handle->output_shape() ==
+            std::vector<std::int64_t>{static_cast<std::int64_t>(expected.size()) / 2, 2});
+      take_output(call, static_cast<std::int64_t>(expected.size()));
+      CHECK(call.output == expected);
+    };
+    Request request;
+    request.kind = Kind::alltoall;
+    request.name = name;
+    request.shape = {mine, 2};
+    for (int taker = 0; taker < world.size(); ++taker)
+      request.splits.push_back(rows(rank, taker));
     submit(world, rank, call, request, nullptr, true);
   }
 
@@ -125,6 +184,14 @@ class Calls {
   }
 
  private:
+  /// The core's output, which can be taken once, becomes the call's.
+  static void take_output(Call& call, std::int64_t count) {
+    const auto output = call.handle->take_output();
+    if (!output) return;
+    const auto* values = reinterpret_cast<const float*>(output.get());
+    call.output.assign(values, values + count);
+  }
+
   Call& add(const std::string& name, int rank, std::int64_t inputs, std::int64_t outputs) {
     auto call = std::make_unique<Call>();
     call->name = name;

@@ -36,6 +36,13 @@ TEST_CASE("engine: every collective ends right, for every number of ranks") {
       for (const std::int64_t rows : {0, 1, 300}) {
         calls.allgather(world, rank, "gather" + std::to_string(rows), rows);
       }
+      for (const std::int64_t rows : {0, 1, 4, 7, 1001}) {
+        calls.reducescatter(world, rank, "part" + std::to_string(rows), rows);
+      }
+      calls.reducescatter(world, rank, "average part", 500, ReduceOp::average);
+      for (const std::int64_t most : {1, 2, 7, 900}) {
+        calls.alltoall(world, rank, "blocks" + std::to_string(most), most);
+      }
       calls.barrier(world, rank, "barrier");
     }
     world.run(random);

@@ -17,10 +17,11 @@ std::size_t below(Random& random, std::size_t limit) {
 }
 
 /// What a rank calls a tensor in a round: the same on all ranks, but for planned mismatches.
-Request tensor_of(std::uint64_t seed, std::size_t index, std::size_t round, std::size_t rank) {
+Request tensor_of(std::uint64_t seed, std::size_t index, std::size_t round, std::size_t rank,
+                  std::size_t size) {
   Random random(seed * 1000003 + index);
   Request request = allreduce_of("tensor " + std::to_string(index));
-  request.kind = static_cast<Kind>(below(random, 8) < 5 ? 0 : below(random, 4));
+  request.kind = *kind_from(below(random, 8) < 5 ? 0 : static_cast<int>(below(random, 6)));
   request.dtype = below(random, 2) == 0 ? DType::float32 : DType::float16;
   request.shape.clear();
   if (request.kind != Kind::barrier) {
@@ -32,6 +33,13 @@ Request tensor_of(std::uint64_t seed, std::size_t index, std::size_t round, std:
   if (habit == 1 && round % 3 == 1 && rank == 1 && !request.shape.empty()) request.shape[1] = 7;
   if (request.kind == Kind::allgather) {
     request.shape[0] = static_cast<std::int64_t>((index * 7 + round * 3 + rank) % 5);
+  }
+  if (request.kind == Kind::alltoall) {
+    request.shape[0] = 0;
+    for (std::size_t to = 0; to < size; ++to) {
+      request.splits.push_back(static_cast<std::int64_t>((index * 5 + round + rank * 3 + to) % 4));
+      request.shape[0] += request.splits.back();
+    }
   }
   return request;
 }
@@ -50,6 +58,10 @@ struct Run {
     answered.resize(size, std::vector<std::size_t>(tensors, 0));
   }
 
+  Request tensor_of(std::size_t index, std::size_t round, std::size_t rank) const {
+    return hora::tensor_of(seed, index, round, rank, rounds.size());
+  }
+
   std::size_t index_of_name(const std::string& name) const {
     return static_cast<std::size_t>(std::stoul(name.substr(7)));
   }
@@ -57,7 +69,7 @@ struct Run {
   void submit_one(std::size_t rank) {
     const std::size_t index = below(random, tensors);
     if (rounds[rank][index] == kRounds || rounds[rank][index] > answered[rank][index]) return;
-    world->workers[rank]->submit(tensor_of(seed, index, rounds[rank][index], rank));
+    world->workers[rank]->submit(tensor_of(index, rounds[rank][index], rank));
     ++rounds[rank][index];
     if (below(random, 10) == 0) world->workers[rank]->flush();
   }
@@ -81,20 +93,21 @@ struct Run {
 
   void check_tensor(const Response& response, const ResponseTensor& tensor, std::size_t index,
                     std::size_t round, std::size_t rank) {
-    const Request mine = tensor_of(seed, index, round, rank);
-    const Request theirs = tensor_of(seed, index, round, 1);
+    const Request mine = tensor_of(index, round, rank);
+    const Request theirs = tensor_of(index, round, 1);
     const bool agree = mine.shape.size() < 2 || options.size < 2 ||
-                       theirs.shape[1] == tensor_of(seed, index, round, 0).shape[1];
+                       theirs.shape[1] == tensor_of(index, round, 0).shape[1];
     REQUIRE(response.error.empty() == agree);
     if (!agree) return;
     REQUIRE(response.kind == mine.kind);
     REQUIRE(tensor.request->shape == canonical(mine).shape);
     if (mine.kind != Kind::barrier) REQUIRE(response.dtype == mine.dtype);
-    if (mine.kind != Kind::allgather) return;
-    REQUIRE(tensor.first_dims.size() == rounds.size());
+    std::vector<std::int64_t> first_dims;
     for (std::size_t other = 0; other < rounds.size(); ++other) {
-      REQUIRE(tensor.first_dims[other] == tensor_of(seed, index, round, other).shape[0]);
+      const auto own = first_dims_of(tensor_of(index, round, other));
+      first_dims.insert(first_dims.end(), own.begin(), own.end());
     }
+    REQUIRE(tensor.first_dims == first_dims);
   }
 
   /// One random thing happens.

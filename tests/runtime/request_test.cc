@@ -60,6 +60,64 @@ TEST_CASE("request: the canonical form drops what the kind does not use") {
   CHECK(canonical(request).shape.empty());
 }
 
+TEST_CASE(
+    "request: first dimensions that are a rank's own leave the canonical form and come back") {
+  Request gather;
+  gather.kind = Kind::allgather;
+  gather.shape = {5, 6};
+  CHECK(own_dims(Kind::allgather, 4) == 1);
+  CHECK(first_dims_of(gather) == std::vector<std::int64_t>{5});
+  CHECK(restored(canonical(gather), first_dims_of(gather)) == gather);
+
+  Request blocks;
+  blocks.kind = Kind::alltoall;
+  blocks.shape = {7, 2};
+  blocks.splits = {4, 0, 1};
+  CHECK(own_dims(Kind::alltoall, 3) == 3);
+  CHECK(canonical(blocks).shape == std::vector<std::int64_t>{0, 2});
+  CHECK(canonical(blocks).splits.empty());
+  const Request back = restored(canonical(blocks), first_dims_of(blocks));
+  CHECK(back.splits == blocks.splits);
+  CHECK(back.shape == std::vector<std::int64_t>{5, 2});  // Two rows go nowhere.
+
+  for (const Kind kind : {Kind::allreduce, Kind::broadcast, Kind::barrier, Kind::reducescatter}) {
+    CHECK(own_dims(kind, 3) == 0);
+    gather.kind = kind;
+    CHECK(first_dims_of(gather).empty());
+  }
+  Request scalar;
+  scalar.kind = Kind::allgather;
+  CHECK(restored(canonical(scalar), first_dims_of(scalar)) == scalar);
+
+  blocks.dtype = DType::float64;
+  CHECK(first_dims_fit(canonical(blocks), std::vector<std::int64_t>{1ll << 43, 1ll << 43}));
+  CHECK_FALSE(first_dims_fit(canonical(blocks), std::vector<std::int64_t>{1ll << 44, 1}));
+  CHECK_FALSE(first_dims_fit(canonical(blocks), std::vector<std::int64_t>{2, -1}));
+}
+
+TEST_CASE("request: splits that are more than there is, and scalars without rows, are refused") {
+  Request request;
+  request.name = "x";
+  request.kind = Kind::alltoall;
+  request.shape = {4, 2};
+  request.splits = {1, 3};
+  CHECK(check_request(request));
+  request.splits = {2, 3};
+  CHECK(check_request(request).error().message ==
+        "tensor 'x': Sum of splits entries is greater than the first dimension of tensor, or an "
+        "entry is negative: splits [2, 3] of shape [4, 2]");
+  request.splits = {5, -1};
+  CHECK_FALSE(check_request(request));
+  request.splits = {1ll << 62, 1ll << 62, 1ll << 62, 1ll << 62};
+  CHECK_FALSE(check_request(request));
+  request.shape.clear();
+  CHECK(check_request(request).error().message ==
+        "tensor 'x': Alltoall does not support scalar inputs");
+  request.kind = Kind::reducescatter;
+  CHECK(check_request(request).error().message ==
+        "tensor 'x': Reducescatter does not support scalar inputs");
+}
+
 TEST_CASE("agreement: ranks as people write them") {
   CHECK(ranks_text({2}) == "rank 2");
   CHECK(ranks_text({0, 1, 3}) == "ranks 0,1,3");

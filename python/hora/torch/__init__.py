@@ -21,6 +21,7 @@ from hora import *  # noqa: F403
 from hora._calls import Adasum, Average, Max, Min, Product, Sum, join, poll, synchronize
 from hora._objects import allgather_object
 from hora.torch.compression import Compression
+from hora.torch.exchange import alltoall, alltoall_async, reducescatter, reducescatter_async
 from hora.torch.functions import (
     broadcast_object,
     broadcast_optimizer_state,
@@ -59,6 +60,8 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -69,6 +72,8 @@ __all__ = [
     "broadcast_parameters",
     "join",
     "poll",
+    "reducescatter",
+    "reducescatter_async",
     "synchronize",
 ]
 __all__ += hora.__all__

@@ -1,11 +1,13 @@
 """Gradients of the collectives, as Horovod defines them.
 
-allreduce   an allreduce of the gradient with the same reduction and factors: for Sum the gradient
-of a
-            loss that every rank computes is size times the gradient. For Min, Max and Product this
-            is not the mathematical gradient; it is kept for compatibility.
-allgather   the averaged gradient's rows of this rank
-broadcast   the averaged gradient on the root, zero elsewhere
+allreduce      an allreduce of the gradient with the same reduction and factors: for Sum the
+               gradient of a loss that every rank computes is size times the gradient. For Min, Max
+               and Product this is not the mathematical gradient; it is kept for compatibility.
+allgather      the averaged gradient's rows of this rank
+broadcast      the averaged gradient on the root, zero elsewhere
+reducescatter  the gathered gradients of the parts, times size for Sum, times the factors
+alltoall       each row's gradient, sent back to where the row came from; zero for rows that went
+               nowhere
 
 The backward collectives are unnamed, so backward passes must come in the same order on all ranks.
 They are differentiable themselves.
@@ -13,12 +15,13 @@ They are differentiable themselves.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
 
 from hora import _context
-from hora._calls import Average
+from hora._calls import Average, Sum
 from hora.process_sets import ProcessSet
 from hora.torch import blocking
 
@@ -90,10 +93,67 @@ class Broadcast(torch.autograd.Function):
         return averaged, None, None, None
 
 
+class Reducescatter(torch.autograd.Function):
+    """Differentiable reducescatter."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: ProcessSet,
+    ) -> torch.Tensor:
+        """Reduce `tensor` and take this rank's rows."""
+        ctx.process_set = process_set
+        ctx.factor = prescale * postscale * (len(process_set.ranks) if op == Sum else 1)
+        return blocking.scatter_new(tensor, name, op, prescale, postscale, process_set)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Gradients:
+        """Gather the gradients of all parts."""
+        gathered = allgather(gradients[0] * ctx.factor, None, ctx.process_set)
+        return gathered, None, None, None, None, None
+
+
+class Alltoall(torch.autograd.Function):
+    """Differentiable alltoall; the second output are the rows from each rank."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: torch.Tensor,
+        splits: Sequence[int] | None,
+        name: str | None,
+        process_set: ProcessSet,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Exchange the rows of `tensor`."""
+        ctx.process_set = process_set
+        output, received = blocking.exchange_new(tensor, splits, name, process_set)
+        ctx.rows, ctx.received = tensor.shape[0], received
+        counts = torch.tensor(received, dtype=torch.int32)
+        ctx.mark_non_differentiable(counts)
+        return output, counts
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Gradients:
+        """Send the gradients back."""
+        returned = alltoall(gradients[0], ctx.received, None, ctx.process_set)[0]
+        unsent = ctx.rows - returned.shape[0]
+        if unsent > 0:
+            rest = returned.new_zeros((unsent, *returned.shape[1:]))
+            returned = torch.cat([returned, rest])
+        return returned, None, None, None
+
+
 # `apply` has no types of its own.
 _allreduce: Any = Allreduce.apply
 _allgather: Any = Allgather.apply
 _broadcast: Any = Broadcast.apply
+_reducescatter: Any = Reducescatter.apply
+_alltoall: Any = Alltoall.apply
 
 
 def allreduce(
@@ -120,4 +180,28 @@ def broadcast(
 ) -> torch.Tensor:
     """Broadcast into a new tensor, with a gradient."""
     result: torch.Tensor = _broadcast(tensor, root_rank, name, process_set)
+    return result
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> torch.Tensor:
+    """Reduce and scatter into a new tensor, with a gradient."""
+    result: torch.Tensor = _reducescatter(tensor, name, op, prescale, postscale, process_set)
+    return result
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: Sequence[int] | None,
+    name: str | None,
+    process_set: ProcessSet,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Exchange rows into a new tensor, with a gradient; and the rows from each rank."""
+    result: tuple[torch.Tensor, torch.Tensor] = _alltoall(tensor, splits, name, process_set)
     return result

@@ -5,11 +5,13 @@ Each crosses into C++ once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from hora import _calls, _context, _core
 from hora.process_sets import ProcessSet, global_process_set, registered_id
-from hora.torch.tensors import DTYPES, gathered, output_for, readable, writable, write_back
+from hora.torch.tensors import DTYPES, core_output, output_for, readable, writable, write_back
 
 
 def reduce_new(
@@ -73,15 +75,62 @@ def gather_new(
 ) -> tuple[torch.Tensor, tuple[int, ...]]:
     """Gather: the result, and the first dimension of each rank."""
     source = readable(tensor)
-    handle = _context.current().runtime.gather(
+    handle = _context.current().runtime.produce(
+        _core.ALLGATHER,
         name,
         DTYPES[source.dtype],
         source.shape,
         source.data_ptr(),
         source,
-        registered_id(process_set, "allgather"),
+        process_set=registered_id(process_set, "allgather"),
     )
-    return gathered(source, handle), handle.first_dims
+    return core_output(source, handle), handle.first_dims
+
+
+def scatter_new(
+    tensor: torch.Tensor,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduce, and return this rank's rows of the result."""
+    source = readable(tensor)
+    handle = _context.current().runtime.produce(
+        _core.REDUCESCATTER,
+        name,
+        DTYPES[source.dtype],
+        source.shape,
+        source.data_ptr(),
+        source,
+        op,
+        prescale,
+        postscale,
+        process_set=registered_id(process_set, "reducescatter"),
+    )
+    return core_output(source, handle)
+
+
+def exchange_new(
+    tensor: torch.Tensor,
+    splits: Sequence[int] | None,
+    name: str | None,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """Exchange rows: what came, and how many rows from each rank."""
+    source = readable(tensor)
+    handle = _context.current().runtime.produce(
+        _core.ALLTOALL,
+        name,
+        DTYPES[source.dtype],
+        source.shape,
+        source.data_ptr(),
+        source,
+        splits=_calls.checked_splits(splits, source.shape, process_set),
+        process_set=registered_id(process_set, "alltoall"),
+    )
+    return core_output(source, handle), handle.first_dims
 
 
 def broadcast_in_place(

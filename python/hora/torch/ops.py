@@ -34,7 +34,7 @@ from hora.torch.blocking import (
 from hora.torch.compression import Compression
 from hora.torch.tensors import (
     DTYPES,
-    gathered,
+    core_output,
     output_for,
     readable,
     require_tensor,
@@ -215,7 +215,7 @@ def allgather_async(
         source.shape,
         source.data_ptr(),
         0,
-        partial(gathered, source),
+        partial(core_output, source),
         process_set=process_set,
     )
 

@@ -102,8 +102,8 @@ def output_for(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(source, requires_grad=False) if source is tensor else source
 
 
-def gathered(source: torch.Tensor, handle: _core.Handle) -> torch.Tensor:
-    """Return the result of gathering `source` and its like: the core's memory, not a copy."""
+def core_output(source: torch.Tensor, handle: _core.Handle) -> torch.Tensor:
+    """Return the result that the core has made, of `source`'s dtype: its memory, not a copy."""
     shape = handle.output_shape
     output = handle.take_output(source.element_size())
     if len(output) == 0:

@@ -1,14 +1,4 @@
-"""Collectives on NumPy arrays.
-
-Every function takes any array-like of a supported dtype: int8 to int64, uint8, uint16, bool,
-float16, float32, float64, and bfloat16 where the package ml_dtypes is installed. Layout does not
-matter: what is not contiguous is copied. Results are new, C-contiguous arrays; the functions that
-end in ``_`` work in place.
-
-The functions that end in ``_async`` return a handle for `poll` and `synchronize`; until then the
-input must not be changed, nor the output of an in-place function be used. All ranks must call with
-the same names; unnamed calls are counted, so they must come in the same order.
-"""
+"""Reductions, gathers and broadcasts on NumPy arrays; see :mod:`hora.numpy`."""
 
 from __future__ import annotations
 
@@ -17,134 +7,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-import hora
-from hora import *  # noqa: F403
 from hora import _calls, _context, _core, _objects, _parameters
-from hora._calls import Adasum, Average, Max, Min, Product, Sum, join, poll, synchronize
-from hora._objects import allgather_object
+from hora.numpy.arrays import NUMBERS, Array, core_output, readable, writable, write_back
+from hora.numpy.compression import Compression
 from hora.process_sets import ProcessSet, global_process_set, registered_id
-
-__all__ = [
-    "Adasum",
-    "Average",
-    "Compression",
-    "Max",
-    "Min",
-    "Product",
-    "Sum",
-    "allgather",
-    "allgather_async",
-    "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "broadcast_object",
-    "broadcast_parameters",
-    "join",
-    "poll",
-    "synchronize",
-]
-__all__ += hora.__all__
-
-Array = NDArray[Any]
-
-_NUMBERS: dict[np.dtype[Any], int] = {}
-
-
-def _dtype_number(dtype: np.dtype[Any]) -> int:
-    number = _NUMBERS.get(dtype)
-    if number is None:
-        if not dtype.isnative:
-            raise ValueError(
-                f"Tensor type {dtype} is not supported: it is not in this machine's byte order. "
-                "Convert it with array.astype(array.dtype.newbyteorder('='))."
-            )
-        number = _core.DTYPES.get(dtype.name)
-        if number is None:
-            raise ValueError(
-                f"Tensor type {dtype} is not supported. Convert the array to one of "
-                f"{', '.join(_core.DTYPES)}; send complex numbers as array.view of their parts."
-            )
-        _NUMBERS[dtype] = number
-    return number
-
-
-def _readable(tensor: ArrayLike) -> Array:
-    """Return the values as an aligned C-contiguous array; a private copy unless they are one."""
-    array = np.asarray(tensor)
-    _dtype_number(array.dtype)
-    if array.flags.c_contiguous and array.flags.aligned:
-        return array
-    return array.copy(order="C")
-
-
-def _writable(tensor: Array) -> Array:
-    """Return the buffer of an in-place call: the array, or a copy if it is not contiguous."""
-    if isinstance(tensor, np.ndarray) and tensor.flags.carray and tensor.dtype in _NUMBERS:
-        return tensor  # Contiguous, aligned and writable, and not the first of its type.
-    if not isinstance(tensor, np.ndarray):
-        raise ValueError(
-            f"An in-place collective needs a NumPy array, not {type(tensor).__name__}."
-        )
-    if not tensor.flags.writeable:
-        raise ValueError("An in-place collective needs a writable array; this one is read-only.")
-    return _readable(tensor)
-
-
-def _write_back(tensor: Array, buffer: Array, _: _core.Handle | None = None) -> Array:
-    if buffer is not tensor:
-        np.copyto(tensor, buffer)
-    return tensor
-
-
-class _NoneCompressor:
-    """Sends arrays as they are."""
-
-    @staticmethod
-    def compress(tensor: Array) -> tuple[Array, Any]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Array, ctx: Any) -> Array:
-        return tensor
-
-
-class _FP16Compressor:
-    """Sends floating-point arrays as float16."""
-
-    @staticmethod
-    def compress(tensor: Array) -> tuple[Array, Any]:
-        if np.issubdtype(tensor.dtype, np.floating):
-            return tensor.astype(np.float16), tensor.dtype
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Array, ctx: Any) -> Array:
-        return tensor if ctx is None else tensor.astype(ctx)
-
-
-class Compression:
-    """What a tensor may be turned into for the journey."""
-
-    none = _NoneCompressor
-    fp16 = _FP16Compressor
-
-
-def _gathered(dtype: np.dtype[Any], source: Array, handle: _core.Handle) -> Array:
-    shape = handle.output_shape
-    output = handle.take_output(dtype.itemsize)
-    if len(output) == 0:
-        return np.empty(shape, dtype)
-    result: Array = np.frombuffer(memoryview(output), dtype).reshape(shape)
-    return result
 
 
 def allreduce(
@@ -191,12 +59,12 @@ def allreduce(
     if compression is not Compression.none:
         _calls.require_compressor(compression)
     compressed, ctx = compression.compress(np.asarray(tensor))
-    source = _readable(compressed)
+    source = readable(compressed)
     output = np.empty(source.shape, source.dtype)
     _context.current().runtime.run(
         _core.ALLREDUCE,
         name,
-        _NUMBERS[source.dtype],
+        NUMBERS[source.dtype],
         source.shape,
         _core.address(source),
         _core.address(output),
@@ -222,7 +90,7 @@ def allreduce_async(
 ) -> int:
     """Start an `allreduce` and return its handle."""
     op = _calls.reduction(op, average)
-    source = _readable(tensor)
+    source = readable(tensor)
     output = np.empty(source.shape, source.dtype)
     finish = partial(_keep, source, output)
     return _start_allreduce(
@@ -241,12 +109,12 @@ def allreduce_(
 ) -> Array:
     """Reduce in place and return the same array; see `allreduce`."""
     op = _calls.reduction(op, average)
-    buffer = _writable(tensor)
+    buffer = writable(tensor)
     address = _core.address(buffer)
     _context.current().runtime.run(
         _core.ALLREDUCE,
         name,
-        _NUMBERS[buffer.dtype],
+        NUMBERS[buffer.dtype],
         buffer.shape,
         address,
         address,
@@ -257,7 +125,7 @@ def allreduce_(
         0,
         registered_id(process_set, "allreduce"),
     )
-    return _write_back(tensor, buffer)
+    return write_back(tensor, buffer)
 
 
 def allreduce_async_(
@@ -271,8 +139,8 @@ def allreduce_async_(
 ) -> int:
     """Start an `allreduce_` and return its handle."""
     op = _calls.reduction(op, average)
-    buffer = _writable(tensor)
-    finish = partial(_write_back, tensor, buffer)
+    buffer = writable(tensor)
+    finish = partial(write_back, tensor, buffer)
     return _start_allreduce(
         name, buffer, buffer, finish, op, prescale_factor, postscale_factor, process_set
     )
@@ -295,7 +163,7 @@ def _start_allreduce(
     return _calls.start(
         _core.ALLREDUCE,
         name,
-        _NUMBERS[source.dtype],
+        NUMBERS[source.dtype],
         source.shape,
         _core.address(source),
         _core.address(output),
@@ -316,16 +184,17 @@ def allgather(
 
     The first dimension may differ between ranks, also be 0; the others must be equal.
     """
-    source = _readable(tensor)
-    handle = _context.current().runtime.gather(
+    source = readable(tensor)
+    handle = _context.current().runtime.produce(
+        _core.ALLGATHER,
         name,
-        _NUMBERS[source.dtype],
+        NUMBERS[source.dtype],
         source.shape,
         _core.address(source),
         source,
-        registered_id(process_set, "allgather"),
+        process_set=registered_id(process_set, "allgather"),
     )
-    return _gathered(source.dtype, source, handle)
+    return core_output(source.dtype, source, handle)
 
 
 def allgather_async(
@@ -334,15 +203,15 @@ def allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Start an `allgather` and return its handle."""
-    source = _readable(tensor)
+    source = readable(tensor)
     return _calls.start(
         _core.ALLGATHER,
         name,
-        _NUMBERS[source.dtype],
+        NUMBERS[source.dtype],
         source.shape,
         _core.address(source),
         0,
-        partial(_gathered, source.dtype, source),
+        partial(core_output, source.dtype, source),
         process_set=process_set,
     )
 
@@ -381,12 +250,12 @@ def broadcast_(
 ) -> Array:
     """Overwrite the tensor with the root's, in place, and return it."""
     root = _calls.checked_root(root_rank, process_set)
-    buffer = _writable(tensor)
+    buffer = writable(tensor)
     address = _core.address(buffer)
     _context.current().runtime.run(
         _core.BROADCAST,
         name,
-        _NUMBERS[buffer.dtype],
+        NUMBERS[buffer.dtype],
         buffer.shape,
         address,
         address,
@@ -394,7 +263,7 @@ def broadcast_(
         root=root,
         process_set=registered_id(process_set, "broadcast"),
     )
-    return _write_back(tensor, buffer)
+    return write_back(tensor, buffer)
 
 
 def broadcast_async_(
@@ -405,16 +274,16 @@ def broadcast_async_(
 ) -> int:
     """Start a `broadcast_` and return its handle."""
     root = _calls.checked_root(root_rank, process_set)
-    buffer = _writable(tensor)
+    buffer = writable(tensor)
     address = _core.address(buffer)
     return _calls.start(
         _core.BROADCAST,
         name,
-        _NUMBERS[buffer.dtype],
+        NUMBERS[buffer.dtype],
         buffer.shape,
         address,
         address,
-        partial(_write_back, tensor, buffer),
+        partial(write_back, tensor, buffer),
         root=root,
         process_set=process_set,
     )

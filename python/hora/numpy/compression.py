@@ -1,0 +1,42 @@
+"""What a tensor may be turned into for the journey."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hora.numpy.arrays import Array
+
+
+class _NoneCompressor:
+    """Sends arrays as they are."""
+
+    @staticmethod
+    def compress(tensor: Array) -> tuple[Array, Any]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Array, ctx: Any) -> Array:
+        return tensor
+
+
+class _FP16Compressor:
+    """Sends floating-point arrays as float16."""
+
+    @staticmethod
+    def compress(tensor: Array) -> tuple[Array, Any]:
+        if np.issubdtype(tensor.dtype, np.floating):
+            return tensor.astype(np.float16), tensor.dtype
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Array, ctx: Any) -> Array:
+        return tensor if ctx is None else tensor.astype(ctx)
+
+
+class Compression:
+    """What a tensor may be turned into for the journey."""
+
+    none = _NoneCompressor
+    fp16 = _FP16Compressor
