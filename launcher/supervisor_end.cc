@@ -77,7 +77,10 @@ void Supervisor::close_fleet() {
 // that nobody cares.
 void Supervisor::flush_while(const std::function<bool()>& wanted,
                              std::optional<TimePoint> deadline) {
+  // What other hosts sent and we hold is delivered after every flush: when some of it is left, a
+  // sink is full, and there is something to wait for.
   flush_all();
+  fleet_.deliver(false);
   while (wanted() && !hurry_ && !(deadline && steady_now() >= *deadline)) {
     PollSet set;
     if (signals_.valid()) set.add(signals_.get(), POLLIN, [this] { hurry_ = true; });

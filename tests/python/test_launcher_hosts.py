@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from support.launching import (
     Launcher,
     launching,
     marked_processes,
+    pause,
     python,
     read_lines,
     wait_for_a_full_pipe,
@@ -319,8 +321,10 @@ def test_a_silent_horarun_is_no_horarun(launcher: Launcher) -> None:
     try:
         remote = [pid for pid in workers if pid not in here]
         assert remote
+        deadline = time.monotonic() + LIMIT_S
         while any(Path(f"/proc/{pid}").exists() for pid in remote):
-            pass
+            assert time.monotonic() < deadline
+            pause()
     finally:
         os.kill(supervisor, signal.SIGCONT)
     job.communicate(timeout=LIMIT_S)

@@ -188,12 +188,13 @@ def test_a_program_or_a_horarun_that_is_missing_there(launcher: InHost0, hosts: 
     done = launcher.run("-H", "hora-node1:1,hora-node2:1", str(program))
     assert (done.returncode, done.stdout) == (127, b"")
     assert f"host 'hora-node2' '{program}': No such file" in done.stderr.decode()
-    binary = hosts.hidden / "horarun"
-    shutil.copy(os.path.realpath(launcher.binary), binary)
-    launcher.binary = str(binary)
-    done = launcher.run("-H", "hora-node1:1", "echo", "here")
+    wrapper = hosts.hidden / "horarun"
+    wrapper.write_text(f'#!/bin/sh\nexec "{launcher.binary}" "$@"\n')
+    wrapper.chmod(0o755)
+    told = ["--remote-horarun", str(wrapper), "echo", "here"]
+    done = launcher.run("-H", "hora-node1:1", *told)
     assert (done.returncode, done.stdout) == (0, b"[0]<stdout>:here\n"), done.stderr
-    done = launcher.run("-H", "hora-node2:1", "echo", "here")
+    done = launcher.run("-H", "hora-node2:1", *told)
     assert done.returncode == 1
     assert b"status 127; is Hora installed there? --remote-horarun" in done.stderr
 
