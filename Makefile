@@ -18,7 +18,7 @@ demo:
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" horarun -np 2 python examples/torch_digits.py
 
 test:
-	@.ci/setup build
+	@.ci/setup build test
 	@.ci/test
 
 # Hundreds of kills through the real launcher; minutes, so a stage of its own.

@@ -3,9 +3,11 @@
 // Two listeners: an abstract unix socket with 128 random bits in its name for ranks of this host,
 // and TCP for the others, on all addresses or on loopback alone. Addresses are told in the order in
 // which a peer should try them.
+#include <algorithm>
 #include <climits>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -33,7 +35,33 @@ Result<TrackedFd> listen_on_first(std::initializer_list<const char*> ips, std::s
   return fail(listener.error());
 }
 
-Result<void> open_tcp(bool one_host, Listeners& listeners) {
+std::vector<std::string> split_names(const std::string& text) {
+  std::vector<std::string> names;
+  for (std::size_t start = 0; start < text.size();) {
+    const std::size_t comma = std::min(text.find(',', start), text.size());
+    if (comma > start) names.push_back(text.substr(start, comma - start));
+    start = comma + 1;
+  }
+  return names;
+}
+
+/// Where peers shall try to reach this host, in this order.
+Result<std::vector<std::string>> addresses_for_peers(const Config& config) {
+  std::vector<std::string> ips = local_addresses(split_names(config.network_interfaces));
+  if (ips.empty() && !config.network_interfaces.empty()) {
+    return fail(ErrorKind::invalid_argument,
+                "HORA_NETWORK_INTERFACES=" + config.network_interfaces +
+                    ": no such interface has an address on this host; it has " + interface_names());
+  }
+  // The one that is known to work first, if it may be used.
+  if (const auto known = std::find(ips.begin(), ips.end(), config.host_address);
+      known != ips.end()) {
+    std::rotate(ips.begin(), known, known + 1);
+  }
+  return ips;
+}
+
+Result<void> open_tcp(const Config& config, bool one_host, Listeners& listeners) {
   std::string bound;
   auto listener = one_host ? listen_on_first({"127.0.0.1", "::1"}, bound)
                            : listen_on_first({"::", "0.0.0.0"}, bound);
@@ -45,7 +73,9 @@ Result<void> open_tcp(bool one_host, Listeners& listeners) {
     listeners.addresses = {{bound, *port}};
     return {};
   }
-  for (std::string& ip : local_addresses()) {
+  auto ips = addresses_for_peers(config);
+  if (!ips) return fail(ips.error());
+  for (std::string& ip : *ips) {
     if (bound == "0.0.0.0" && ip.find(':') != std::string::npos) continue;
     if (listeners.addresses.size() < kMostAddresses) {
       listeners.addresses.push_back({std::move(ip), *port});
@@ -85,7 +115,7 @@ Result<Listeners> open_listeners(const Config& config, const Placement& placemen
   if (config.transport == "shm") return listeners;
   const bool one_host = placement.local_size == placement.size;
   // On one host shared memory is enough, and a sandbox without loopback is no obstacle.
-  auto opened = open_tcp(one_host, listeners);
+  auto opened = open_tcp(config, one_host, listeners);
   if (!opened && (!one_host || config.transport == "tcp")) return fail(opened.error());
   return listeners;
 }

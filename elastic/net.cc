@@ -207,6 +207,13 @@ std::string peer_address(int socket) {
   return to_string(address_of(there));
 }
 
+std::string own_address(int socket) {
+  sockaddr_storage here{};
+  socklen_t length = sizeof here;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&here), &length) != 0) return "";
+  return address_of(here).ip;
+}
+
 Result<Fd> accept_connection(int listener) {
   for (;;) {
     Fd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -421,7 +428,7 @@ Result<std::array<Fd, 2>> receive_with_fds(int socket, std::span<std::byte> byte
   return fds;
 }
 
-std::vector<std::string> local_addresses() {
+std::vector<std::string> local_addresses(const std::vector<std::string>& interfaces) {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return {};
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, &::freeifaddrs);
@@ -429,6 +436,10 @@ std::vector<std::string> local_addresses() {
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
     const std::string name = entry->ifa_name;
+    if (!interfaces.empty() &&
+        std::find(interfaces.begin(), interfaces.end(), name) == interfaces.end()) {
+      continue;
+    }
     int order = 0;
     char ip[INET6_ADDRSTRLEN] = {};
     if (entry->ifa_addr->sa_family == AF_INET) {
@@ -457,6 +468,24 @@ std::vector<std::string> local_addresses() {
   for (auto& [order, ip] : ranked)
     addresses.push_back(std::move(ip));
   return addresses;
+}
+
+std::string interface_names() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return "none";
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, &::freeifaddrs);
+  std::vector<std::string> names;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    const bool has_address = entry->ifa_addr != nullptr && (entry->ifa_addr->sa_family == AF_INET ||
+                                                            entry->ifa_addr->sa_family == AF_INET6);
+    if (has_address && std::find(names.begin(), names.end(), entry->ifa_name) == names.end()) {
+      names.emplace_back(entry->ifa_name);
+    }
+  }
+  std::string text;
+  for (const std::string& name : names)
+    text += (text.empty() ? "" : ", ") + name;
+  return text.empty() ? "none" : text;
 }
 
 }  // namespace hora

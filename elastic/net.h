@@ -61,6 +61,8 @@ Result<Fd> connect_endpoint(const Endpoint& endpoint, Deadline deadline);
 
 /// The address at the other end of a TCP connection, for messages.
 std::string peer_address(int socket);
+/// The address at our end of a TCP connection, without the port.
+std::string own_address(int socket);
 /// A unix socket's peer runs under our user id. TCP sockets: true, the handshake decides.
 bool same_user(int socket);
 /// Turns off Nagle and lets the kernel give up on a peer that acknowledges nothing for `timeout`.
@@ -81,7 +83,10 @@ Result<std::array<Fd, 2>> receive_with_fds(int socket, std::span<std::byte> byte
                                            Deadline deadline);
 
 /// This host's addresses, best first: IPv4, IPv6, those of bridges and containers, loopback.
-/// Link-local ones are left out, since they mean nothing without an interface.
-std::vector<std::string> local_addresses();
+/// Link-local ones are left out, since they mean nothing without an interface. With `interfaces`,
+/// only theirs.
+std::vector<std::string> local_addresses(const std::vector<std::string>& interfaces);
+/// "lo, eth0": the interfaces that have an address, for messages.
+std::string interface_names();
 
 }  // namespace hora

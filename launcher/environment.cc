@@ -16,6 +16,7 @@ namespace hora {
 namespace {
 
 constexpr std::string_view kStartTimeout = "HORA_START_TIMEOUT_MS";
+constexpr std::string_view kThreads = "OMP_NUM_THREADS";
 
 constexpr std::array<std::string_view, 9> kOwnVariables = {
     "HORA_JOB",        "HORA_SECRET",     "HORA_RENDEZVOUS", "HORA_RANK",      "HORA_SIZE",
@@ -28,6 +29,26 @@ bool assigns(std::string_view entry, std::string_view name) {
 void set(Environment& environment, std::string_view name, std::string_view value) {
   std::erase_if(environment, [&](const std::string& entry) { return assigns(entry, name); });
   environment.push_back(fmt::format("{}={}", name, value));
+}
+
+// Variables of a login, a terminal or a device: another host has its own.
+bool stays_at_home(std::string_view name) {
+  constexpr std::array kNames = {"HOME",
+                                 "USER",
+                                 "LOGNAME",
+                                 "SHELL",
+                                 "MAIL",
+                                 "PWD",
+                                 "OLDPWD",
+                                 "SHLVL",
+                                 "_",
+                                 "HOSTNAME",
+                                 "DISPLAY",
+                                 "XAUTHORITY",
+                                 "DBUS_SESSION_BUS_ADDRESS"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
+         name.starts_with("SSH_") || name.starts_with("XDG_") || name.starts_with("BASH_FUNC_") ||
+         name.ends_with("CUDA_VISIBLE_DEVICES");
 }
 
 // Cores worth of time per period in control group v2, if there is a limit.
@@ -47,17 +68,20 @@ std::optional<std::string> find_variable(const Environment& environment, std::st
   return std::nullopt;
 }
 
-Result<Environment> make_job_environment(const Environment& own, const EnvironmentOptions& options,
-                                         int omp_threads) {
+Result<Environment> make_job_environment(const Environment& own,
+                                         const EnvironmentOptions& options) {
   Environment result = own;
-  if (!find_variable(own, "OMP_NUM_THREADS")) {
-    set(result, "OMP_NUM_THREADS", std::to_string(omp_threads));
-  }
   // Python buffers whole blocks when stdout is a pipe: lines would come late, and
   // be lost in a crash.
   if (!find_variable(own, "PYTHONUNBUFFERED")) set(result, "PYTHONUNBUFFERED", "1");
   if (options.start_timeout_ms) {
     set(result, kStartTimeout, std::to_string(*options.start_timeout_ms));
+  }
+  if (!options.network_interfaces.empty()) {
+    const std::string names = fmt::format("{}", fmt::join(options.network_interfaces, ","));
+    set(result, "HORA_NETWORK_INTERFACES", names);
+    set(result, "HOROVOD_GLOO_IFACE", options.network_interfaces.front());
+    set(result, "NCCL_SOCKET_IFNAME", names);
   }
   for (const Assignment& tuned : options.tuning)
     set(result, tuned.name, tuned.value);
@@ -71,12 +95,37 @@ Result<Environment> make_job_environment(const Environment& own, const Environme
   return result;
 }
 
+std::optional<int> share_out_threads(Environment& environment, int cores, int workers) {
+  if (find_variable(environment, kThreads)) return std::nullopt;
+  const int threads = omp_threads_for(cores, workers);
+  set(environment, kThreads, std::to_string(threads));
+  return threads;
+}
+
+Environment make_travelling_environment(const Environment& job_environment) {
+  Environment result = job_environment;
+  std::erase_if(result, [](const std::string& entry) {
+    return stays_at_home(std::string_view(entry).substr(0, entry.find('=')));
+  });
+  return result;
+}
+
+Environment merge_environments(const Environment& travelled, const Environment& host) {
+  Environment result = travelled;
+  for (const std::string& entry : host) {
+    const std::string_view name = std::string_view(entry).substr(0, entry.find('='));
+    if (!find_variable(travelled, name)) result.push_back(entry);
+  }
+  return result;
+}
+
 Environment make_worker_environment(const Environment& job_environment, const JobFacts& job,
                                     const Slot& slot) {
   Environment result = job_environment;
   set(result, "HORA_JOB", job.id);
   set(result, "HORA_SECRET", job.secret);
   set(result, "HORA_RENDEZVOUS", job.rendezvous);
+  if (!job.address.empty()) set(result, "HORA_HOST_ADDRESS", job.address);
   set(result, "HORA_RANK", std::to_string(slot.rank.value));
   set(result, "HORA_SIZE", std::to_string(slot.size));
   set(result, "HORA_LOCAL_RANK", std::to_string(slot.local_rank));

@@ -2,6 +2,9 @@
 //
 // Pure: lists of "NAME=value" in, a list out. The job's secret travels here and only here: a
 // command line is readable by every user of a host, an environment by its owner.
+//
+// Workers on another host get the same variables, but for those that describe a host or a login
+// there: its home, its devices, its terminal.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +31,7 @@ struct JobFacts {
   std::string id;          ///< HORA_JOB
   std::string secret;      ///< HORA_SECRET: 256 random bits, in hexadecimal.
   std::string rendezvous;  ///< HORA_RENDEZVOUS: "ip:port"; empty: none is served.
+  std::string address;     ///< HORA_HOST_ADDRESS: where other hosts reach this one; or empty.
 };
 
 /// The command line's part in the environment.
@@ -35,13 +39,22 @@ struct EnvironmentOptions {
   std::vector<std::pair<std::string, std::string>> assignments;  ///< --env NAME=value
   std::optional<std::uint32_t> start_timeout_ms;                 ///< --start-timeout
   std::vector<Assignment> tuning;                                ///< From plan_tuning().
+  std::vector<std::string> network_interfaces;                   ///< --network-interfaces
 };
 
-/// The environment that all workers share: `own`, then OMP_NUM_THREADS (when unset) and
-/// PYTHONUNBUFFERED, then tuning, then the assignments. An assignment to a variable that horarun
-/// itself sets is an error.
-Result<Environment> make_job_environment(const Environment& own, const EnvironmentOptions& options,
-                                         int omp_threads);
+/// The environment that all workers share: `own`, then PYTHONUNBUFFERED, then tuning, then the
+/// assignments. An assignment to a variable that horarun itself sets is an error.
+Result<Environment> make_job_environment(const Environment& own, const EnvironmentOptions& options);
+
+/// Sets OMP_NUM_THREADS, unless it is set, so that `workers` workers share `cores` cores; returns
+/// the number if it did.
+std::optional<int> share_out_threads(Environment& environment, int cores, int workers);
+
+/// The job's environment without what means something on horarun's own host only.
+Environment make_travelling_environment(const Environment& job_environment);
+
+/// What a host's own environment adds to one that has travelled there: whatever is not set.
+Environment merge_environments(const Environment& travelled, const Environment& host);
 
 /// The job's environment plus the worker's place.
 Environment make_worker_environment(const Environment& job_environment, const JobFacts& job,

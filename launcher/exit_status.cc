@@ -10,16 +10,18 @@ namespace hora {
 
 ExitStatus exit_status_from_wait(int wait_status) {
   if (WIFSIGNALED(wait_status)) {
-    return {true, WTERMSIG(wait_status), WCOREDUMP(wait_status) != 0};
+    return {true, WTERMSIG(wait_status), WCOREDUMP(wait_status) != 0, false};
   }
-  return {false, WEXITSTATUS(wait_status), false};
+  return {false, WEXITSTATUS(wait_status), false, false};
 }
 
 int exit_code(const ExitStatus& status) {
+  if (status.lost) return 255;
   return status.by_signal ? 128 + status.number : status.number;
 }
 
 std::string describe(const ExitStatus& status) {
+  if (status.lost) return "lost with its host";
   if (!status.by_signal) return fmt::format("exited with status {}", status.number);
   return fmt::format("killed by signal {}{}", describe_signal(status.number),
                      status.core_dumped ? ", core dumped" : "");

@@ -13,15 +13,16 @@ struct ExitStatus {
   bool by_signal = false;
   int number = 0;  ///< The signal, or the exit status.
   bool core_dumped = false;
+  bool lost = false;  ///< Its host cannot be reached any more; how it ended is not known.
 
   friend bool operator==(const ExitStatus&, const ExitStatus&) = default;
-  [[nodiscard]] bool success() const { return !by_signal && number == 0; }
+  [[nodiscard]] bool success() const { return !by_signal && !lost && number == 0; }
 };
 
 /// From what waitpid() stored.
 ExitStatus exit_status_from_wait(int wait_status);
 
-/// The code a shell would show: the status, or 128 + signal.
+/// The code a shell would show: the status, or 128 + signal; 255, as ssh's, for a lost host.
 int exit_code(const ExitStatus& status);
 
 /// "killed by signal 9 (Killed)", "exited with status 3".

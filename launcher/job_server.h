@@ -4,6 +4,7 @@
 // the truth - and it tells the supervisor who has fallen silent.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,8 +20,8 @@ namespace hora {
 class JobServer {
  public:
   virtual ~JobServer() = default;
-  /// For HORA_RENDEZVOUS: "ip:port".
-  [[nodiscard]] virtual std::string address() const = 0;
+  /// The TCP port at which it listens.
+  [[nodiscard]] virtual std::uint16_t port() const = 0;
   /// The worker's process is gone: "killed by signal 9 (Killed)", "exited with status 3".
   virtual void announce_exit(Rank rank, const std::string& how) = 0;
 };
@@ -30,6 +31,7 @@ struct JobServerOptions {
   std::string job;
   std::string secret;
   int size = 1;
+  bool all_interfaces = false;    ///< For workers on other hosts; else loopback only.
   Duration heartbeat_limit = 2s;  ///< A worker silent for longer is reported.
   LogLevel log_level = LogLevel::warning;
   // Called on a thread of the server; do not block.
@@ -40,7 +42,7 @@ struct JobServerOptions {
   std::function<void(Rank rank)> on_last_words;
 };
 
-/// Starts the rendezvous server of a job, on this host's loopback address.
+/// Starts the rendezvous server of a job.
 Result<std::unique_ptr<JobServer>> start_rendezvous(JobServerOptions options);
 
 }  // namespace hora

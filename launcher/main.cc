@@ -5,6 +5,7 @@
 //
 //   the first failed worker's   128 + n if signal n killed it; 0 if none failed
 //   128 + n                     signal n ended horarun
+//   1                           another host cannot be used; 255: it was lost while workers ran
 //   2                           a mistake on the command line or in a HORA_ variable
 //   126, 127                    as in a shell: the command cannot be run, or is not found
 #include <cstdio>
@@ -13,11 +14,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "launcher/agent.h"
 #include "launcher/config_file.h"
 #include "launcher/environment.h"
 #include "launcher/guard.h"
 #include "launcher/options.h"
 #include "launcher/plan.h"
+#include "launcher/reach.h"
 #include "launcher/spawn.h"
 #include "launcher/supervisor.h"
 #include "launcher/this_host.h"
@@ -69,13 +72,45 @@ Result<std::vector<Host>> read_hosts(const RunOptions& options) {
   return parse_hostfile(*text, options.hostfile);
 }
 
-Result<std::vector<Slot>> plan_job(const RunOptions& options) {
+// Deals the slots, and tells those of this host from the others'.
+Result<void> plan_job(const RunOptions& options, Job& job) {
   Result<std::vector<Host>> hosts = read_hosts(options);
   if (!hosts) return fail(std::move(hosts.error()));
   Result<std::vector<Slot>> slots = plan_slots(*hosts, options.num_proc);
-  if (!slots) return slots;
-  HORA_TRY(check_all_local(*hosts, is_this_host));
-  return slots;
+  if (!slots) return fail(std::move(slots.error()));
+  job.slots = std::move(*slots);
+  for (const std::vector<Slot>& group : group_by_host(job.slots)) {
+    if (is_this_host(group.front().host)) {
+      job.local_slots.insert(job.local_slots.end(), group.begin(), group.end());
+    } else {
+      job.remote_slots.push_back(group);
+    }
+  }
+  return {};
+}
+
+Result<void> plan_remote_access(const RunOptions& options, const Config& config, Job& job) {
+  job.remote.interfaces = options.network_interfaces;
+  job.remote.start_timeout = std::chrono::milliseconds(config.start_timeout_ms);
+  job.remote.silence_limit = std::chrono::milliseconds(config.host_timeout_ms);
+  HORA_TRY(check_interfaces(options.network_interfaces));
+  if (job.remote_slots.empty()) return {};
+  SshOptions& ssh = job.remote.ssh;
+  ssh.program = split_words(config.ssh);
+  if (ssh.program.empty()) return fail(ErrorKind::invalid_argument, "HORA_SSH is empty");
+  ssh.port = options.ssh_port;
+  ssh.identity_file = options.ssh_identity_file;
+  ssh.own_horarun = own_program();
+  ssh.remote_horarun = options.remote_horarun;
+  ssh.connect_timeout_s = static_cast<int>(config.start_timeout_ms / 1000) + 1;
+  auto program = find_program(ssh.program.front(), find_variable(job.own_environment, "PATH"));
+  if (!program) {
+    return fail(ErrorKind::system,
+                fmt::format("to reach host '{}': {}", job.remote_slots.front().front().host,
+                            program.error().message));
+  }
+  job.remote.ssh_program = std::move(*program);
+  return {};
 }
 
 Result<Tuning> read_tuning(const RunOptions& options) {
@@ -95,64 +130,85 @@ Result<Config> read_knobs(const Environment& environment) {
   return read_config([&](const std::string& name) { return find_variable(environment, name); });
 }
 
+// What the user should know although nothing is wrong.
+void tell_choices(const Tuning& tuning, const std::optional<int>& threads, std::size_t workers) {
+  if (threads) {
+    fmt::print(stderr,
+               "horarun: OMP_NUM_THREADS={} for each rank ({} cores, {} ranks); set it to choose\n",
+               *threads, usable_cores(), workers);
+  }
+  if (!tuning.without_effect.empty()) {
+    fmt::print(stderr, "horarun: accepted, but without effect in Hora: {}\n",
+               fmt::join(tuning.without_effect, ", "));
+  }
+}
+
 int run_job(const RunOptions& options, const Environment& own, const Inherited& inherited) {
   Job job;
-  Result<std::vector<Slot>> slots = plan_job(options);
-  if (!slots) return complain(kUsageError, slots.error().message);
-  job.slots = std::move(*slots);
-  const int workers = static_cast<int>(job.slots.size());
-
-  const int cores = usable_cores();
-  const int omp_threads = omp_threads_for(cores, workers);
+  if (auto planned = plan_job(options, job); !planned) {
+    return complain(kUsageError, planned.error().message);
+  }
   Result<Tuning> tuning = read_tuning(options);
   if (!tuning) return complain(kUsageError, tuning.error().message);
-  Result<Environment> environment = make_job_environment(
-      own, {options.assignments, options.start_timeout_ms, std::move(tuning->assignments)},
-      omp_threads);
+  Result<Environment> environment =
+      make_job_environment(own, {options.assignments, options.start_timeout_ms,
+                                 std::move(tuning->assignments), options.network_interfaces});
   if (!environment) return complain(kUsageError, environment.error().message);
   job.environment = std::move(*environment);
+  job.own_environment = own;
   const Result<Config> config = read_knobs(job.environment);
   if (!config) return complain(kUsageError, config.error().message);
   job.heartbeat_limit = std::chrono::milliseconds(config->heartbeat_timeout_ms);
   job.log_level = log_level_from(config->log_level);
-
-  auto program = find_program(options.command.front(), find_variable(job.environment, "PATH"));
-  if (!program) return complain(program.error().exit_code, program.error().message);
-  job.program = std::move(*program);
+  if (auto planned = plan_remote_access(options, *config, job); !planned) {
+    return complain(kUsageError, planned.error().message);
+  }
+  if (!job.local_slots.empty()) {
+    auto program = find_program(options.command.front(), find_variable(job.environment, "PATH"));
+    if (!program) return complain(program.error().exit_code, program.error().message);
+    job.program = std::move(*program);
+  }
   job.arguments = options.command;
-  job.output.workers = workers;
+  job.output.workers = static_cast<int>(job.slots.size());
   job.output.directory = options.output_directory;
   job.output.timestamp = options.prefix_timestamp;
   job.inherited = inherited;
   job.verbose = options.verbose;
   job.quiet = options.quiet;
-  if (!options.quiet && !find_variable(own, "OMP_NUM_THREADS") &&
-      find_variable(job.environment, "OMP_NUM_THREADS") == std::to_string(omp_threads)) {
-    fmt::print(stderr,
-               "horarun: OMP_NUM_THREADS={} for each rank ({} cores, {} ranks); set it to choose\n",
-               omp_threads, cores, workers);
-  }
-  if (!options.quiet && !tuning->without_effect.empty()) {
-    fmt::print(stderr, "horarun: accepted, but without effect in Hora: {}\n",
-               fmt::join(tuning->without_effect, ", "));
-  }
+  // Other hosts have other cores: their agents share those out.
+  job.travelling_environment = make_travelling_environment(job.environment);
+  const std::size_t here = job.local_slots.size();
+  const std::optional<int> threads =
+      here == 0 ? std::nullopt
+                : share_out_threads(job.environment, usable_cores(), static_cast<int>(here));
+  if (!options.quiet) tell_choices(*tuning, threads, here);
   const Result<int> code =
       run_guarded(inherited, [&](Fd signals) { return supervise(job, std::move(signals)); });
+  return code ? *code : complain(1, code.error().message);
+}
+
+// The other end of a horarun on another host.
+int run_agent_command(const Environment& own, const Inherited& inherited) {
+  const Result<int> code = run_guarded(
+      inherited, [&](Fd signals) { return run_agent(inherited, own, std::move(signals)); });
   return code ? *code : complain(1, code.error().message);
 }
 
 int run_command_line(int argc, char** argv, char** envp) {
   open_standard_descriptors();
   const Inherited inherited = read_inherited();
+  Environment own;
+  for (char** entry = envp; *entry != nullptr; ++entry)
+    own.emplace_back(*entry);
+  if (argc == 2 && std::string_view(argv[1]) == "--host-agent") {
+    return run_agent_command(own, inherited);
+  }
   auto parsed = parse_options({argv + 1, argv + argc});
   if (!parsed) return complain(kUsageError, parsed.error().message);
   if (const Answer* answer = std::get_if<Answer>(&*parsed)) {
     fmt::print("{}", answer->text);
     return std::fflush(stdout) == 0 ? 0 : 1;
   }
-  Environment own;
-  for (char** entry = envp; *entry != nullptr; ++entry)
-    own.emplace_back(*entry);
   return run_job(std::get<RunOptions>(*parsed), own, inherited);
 }
 

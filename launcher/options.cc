@@ -20,7 +20,8 @@ namespace {
 
 constexpr const char* kUsage =
     "horarun -np N [options] command [arguments]\n\n"
-    "Starts N workers of a Hora job on this host, shows their output line by line behind\n"
+    "Starts N workers of a Hora job on this and other hosts, shows their output line by line "
+    "behind\n"
     "[rank]<stdout>: or [rank]<stderr>:, and ends the whole job when one of them fails. The exit "
     "code\n"
     "is that of the first worker that failed (128 + n if signal n killed it), 0 if none did.\n";
@@ -36,7 +37,7 @@ constexpr const char* kCheckBuild =
     "    [X] shared memory\n    [X] TCP\n"
     "    [ ] NCCL\n    [ ] DDL\n    [ ] CCL\n    [ ] MPI\n\n"
     "Launch:\n"
-    "    [X] this host\n    [ ] other hosts (ssh)\n"
+    "    [X] this host\n    [X] other hosts (ssh)\n"
     "    [X] as torchrun's, Slurm's or Open MPI's workers\n";
 
 // Options of Horovod's elastic jobs, whose hosts come and go. They take a value each.
@@ -105,6 +106,20 @@ void add_options(CLI::App& app, Raw& raw) {
   app.add_option("--hostfile", raw.run.hostfile, "the same from a file: HOST slots=N a line")
       ->type_name("FILE")
       ->excludes(hosts);
+  app.add_option("-p,--ssh-port", raw.run.ssh_port, "port of ssh on the other hosts")
+      ->type_name("PORT")
+      ->check(CLI::Range(1, 65535));
+  app.add_option("-i,--ssh-identity-file", raw.run.ssh_identity_file, "private key for ssh")
+      ->type_name("FILE");
+  app.add_option("--remote-horarun", raw.run.remote_horarun,
+                 "horarun on the other hosts, a path or a name; else this one's path, then PATH")
+      ->type_name("FILE");
+  app.add_option("--network-interfaces,--network-interface", raw.run.network_interfaces,
+                 "ranks of different hosts use these only")
+      ->type_name("NAME,...")
+      ->delimiter(',')
+      ->expected(1)
+      ->take_all();
   app.add_option("--start-timeout", raw.start_timeout_s, "seconds for all workers to meet")
       ->type_name("S");
   app.add_option("--env", raw.assignments, "set a variable for the workers; may be repeated")

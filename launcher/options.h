@@ -23,8 +23,12 @@ namespace hora {
 /// A job to run.
 struct RunOptions {
   std::optional<int> num_proc;
-  std::string hosts;     ///< "localhost:4"; empty: this host.
-  std::string hostfile;  ///< A path; empty: none. Not together with `hosts`.
+  std::string hosts;              ///< "localhost:4"; empty: this host.
+  std::string hostfile;           ///< A path; empty: none. Not together with `hosts`.
+  int ssh_port = 0;               ///< 0: ssh's own choice.
+  std::string ssh_identity_file;  ///< Empty: ssh's own choice.
+  std::string remote_horarun;     ///< Path or name on other hosts; empty: look for it.
+  std::vector<std::string> network_interfaces;  ///< Empty: all.
   std::vector<std::string> command;
   std::vector<std::pair<std::string, std::string>> assignments;  ///< --env
   std::optional<std::uint32_t> start_timeout_ms;

@@ -53,17 +53,13 @@ Result<std::vector<Slot>> plan_slots(const std::vector<Host>& hosts, std::option
   return slots;
 }
 
-Result<void> check_all_local(const std::vector<Host>& hosts,
-                             const std::function<bool(const std::string& name)>& is_this_host) {
-  for (const Host& host : hosts) {
-    if (is_this_host(host.name)) continue;
-    return fail(ErrorKind::unsupported,
-                fmt::format("'{}' is not this host; this horarun starts workers on its own host "
-                            "only. On several hosts start one process per rank with torchrun, "
-                            "srun or mpirun: Hora reads their variables",
-                            host.name));
+std::vector<std::vector<Slot>> group_by_host(const std::vector<Slot>& slots) {
+  std::vector<std::vector<Slot>> hosts;
+  for (const Slot& slot : slots) {
+    if (hosts.empty() || hosts.back().front().host != slot.host) hosts.emplace_back();
+    hosts.back().push_back(slot);
   }
-  return {};
+  return hosts;
 }
 
 }  // namespace hora

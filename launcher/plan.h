@@ -13,7 +13,6 @@
 // The number of processes is a cap: slots beyond it stay empty.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,8 +41,7 @@ inline constexpr int kMaxWorkers = 1024;
 /// every slot is used.
 Result<std::vector<Slot>> plan_slots(const std::vector<Host>& hosts, std::optional<int> num_proc);
 
-/// An error that names the first host which is not this machine.
-Result<void> check_all_local(const std::vector<Host>& hosts,
-                             const std::function<bool(const std::string& name)>& is_this_host);
+/// The slots of each host, hosts in the order of their first rank.
+std::vector<std::vector<Slot>> group_by_host(const std::vector<Slot>& slots);
 
 }  // namespace hora

@@ -16,11 +16,13 @@ std::string terminating_line(Rank rank) {
   return fmt::format("Terminating remaining workers after failure of Process {}.", rank.value);
 }
 
-std::vector<std::string> failure_report(Rank rank, pid_t pid, const ExitStatus& status,
+std::vector<std::string> failure_report(Rank rank, std::int64_t pid, const std::string& host,
+                                        const ExitStatus& status,
                                         const std::deque<std::string>& tail) {
   std::vector<std::string> lines;
-  lines.push_back(fmt::format("horarun: rank {} (pid {}) {}{}.", rank.value, pid,
-                              status.by_signal ? "was " : "", describe(status)));
+  lines.push_back(fmt::format("horarun: rank {} (pid {}{}{}) {}{}.", rank.value, pid,
+                              host.empty() ? "" : " on ", host,
+                              status.by_signal || status.lost ? "was " : "", describe(status)));
   if (status.by_signal && status.number == SIGKILL) {
     lines.push_back(
         "horarun: if nobody sent that signal, it may have been the kernel, for lack of memory (see "

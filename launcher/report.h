@@ -4,11 +4,10 @@
 // said last of all, is what a user should find without scrolling: who, how, and its last words.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <string>
 #include <vector>
-
-#include <sys/types.h>
 
 #include "launcher/exit_status.h"
 #include "runtime/base/ids.h"
@@ -23,7 +22,9 @@ std::string terminating_line(Rank rank);
 
 /// Who failed first, how, and the last lines of its stderr: the last thing a user
 /// sees of a failed job.
-std::vector<std::string> failure_report(Rank rank, pid_t pid, const ExitStatus& status,
+/// `host`: the other host on which it ran; empty: here.
+std::vector<std::string> failure_report(Rank rank, std::int64_t pid, const std::string& host,
+                                        const ExitStatus& status,
                                         const std::deque<std::string>& tail);
 
 }  // namespace hora

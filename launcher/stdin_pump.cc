@@ -9,6 +9,10 @@
 
 namespace hora {
 
+bool may_read_stdin() {
+  return ::isatty(STDIN_FILENO) == 0 || ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
+}
+
 Result<void> StdinPump::open(Fd& worker_end) {
   int fds[2];
   if (::pipe2(fds, O_CLOEXEC) != 0) return fail_errno("pipe");
@@ -21,9 +25,7 @@ Result<void> StdinPump::open(Fd& worker_end) {
 pollfd StdinPump::wanted() const {
   if (!pipe_.valid()) return {-1, 0, 0};
   if (begin_ < end_) return {pipe_.get(), POLLOUT, 0};
-  // In the background a read would stop us. SIGCONT, which comes with the foreground,
-  // makes us look again.
-  if (::tcgetpgrp(STDIN_FILENO) != ::getpgrp()) return {-1, 0, 0};
+  if (!may_read_stdin()) return {-1, 0, 0};
   return {STDIN_FILENO, POLLIN, 0};
 }
 

@@ -16,6 +16,10 @@
 
 namespace hora {
 
+/// Whether our standard input may be read now. In the background a terminal would stop us; SIGCONT,
+/// which comes with the foreground, makes us look again.
+bool may_read_stdin();
+
 /// Owner: the supervisor.
 class StdinPump {
  public:

@@ -4,6 +4,7 @@
 //   SIGCHLD         -- who ended, how ------> Termination, JobServer, the failure's report
 //   workers' pipes  -- bytes ---------------> Output -------> our stdout and stderr, files
 //   JobServer       -- who is silent, back -> a line on stderr
+//   Fleet           -- the same of the workers on other hosts
 //
 // Decisions are Termination's; this file only reads descriptors, asks `step`, and does what it
 // says. Nothing in the loop blocks: outputs that are full stop the reading of workers' pipes, never
@@ -18,6 +19,7 @@
 #include "launcher/output.h"
 #include "launcher/plan.h"
 #include "launcher/spawn.h"
+#include "launcher/ssh_command.h"
 #include "launcher/termination.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/fd.h"
@@ -25,12 +27,26 @@
 
 namespace hora {
 
+/// How other hosts are reached, and how they reach us.
+struct RemoteAccess {
+  SshOptions ssh;
+  std::string ssh_program;              ///< The file of ssh's first word.
+  std::vector<std::string> interfaces;  ///< Of --network-interfaces; empty: all.
+  Duration start_timeout = 60s;
+  Duration silence_limit = 30s;
+};
+
 /// A job, ready to run.
 struct Job {
-  std::vector<Slot> slots;
-  std::string program;
-  std::vector<std::string> arguments;  ///< With argv[0].
-  Environment environment;             ///< From make_job_environment().
+  std::vector<Slot> slots;                      ///< All of them, in rank order.
+  std::vector<Slot> local_slots;                ///< Those of this host.
+  std::vector<std::vector<Slot>> remote_slots;  ///< Those of the others, by host.
+  RemoteAccess remote;                          ///< Not looked at without other hosts.
+  std::string program;                          ///< The file here; not needed without local slots.
+  std::vector<std::string> arguments;           ///< With argv[0].
+  Environment environment;                      ///< Of the workers here, but for each one's place.
+  Environment travelling_environment;           ///< The same for those on other hosts.
+  Environment own_environment;                  ///< Horarun's.
   OutputOptions output;
   Inherited inherited;
   TerminationTimes times;

@@ -1,7 +1,9 @@
 // Addresses are compared as bytes: one address has many spellings.
 #include "launcher/this_host.h"
 
+#include <filesystem>
 #include <memory>
+#include <system_error>
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -48,6 +50,18 @@ bool belongs_here(const sockaddr& address) {
 std::string own_name() {
   char name[256] = {};
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
+std::string own_program() {
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "" : path.string();
+}
+
+std::string current_directory(const std::string& told) {
+  std::error_code error;
+  if (!told.empty() && std::filesystem::equivalent(told, ".", error)) return told;
+  return std::filesystem::current_path(error).string();
 }
 
 bool is_this_host(const std::string& name) {

@@ -3,6 +3,7 @@
 #include "launcher/workers.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 
 #include <fcntl.h>
@@ -14,6 +15,17 @@
 
 namespace hora {
 
+std::string_view read_pipe(Fd& pipe, std::vector<char>& buffer) {
+  if (!pipe.valid()) return {};
+  ssize_t got = 0;
+  do {
+    got = ::read(pipe.get(), buffer.data(), buffer.size());
+  } while (got < 0 && errno == EINTR);
+  if (got > 0) return {buffer.data(), static_cast<std::size_t>(got)};
+  if (got == 0 || errno != EAGAIN) pipe.reset();
+  return {};
+}
+
 Result<void> Workers::open_stdin() {
   null_ = Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!null_.valid()) return fail_errno("/dev/null");
@@ -22,6 +34,21 @@ Result<void> Workers::open_stdin() {
   if (!first_stdin_.valid()) return fail_errno("stdin");
   ::dup2(null_.get(), STDIN_FILENO);
   return {};
+}
+
+Result<Fd> Workers::open_remote_stdin(bool with_pipe) {
+  null_ = Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!null_.valid()) return fail_errno("/dev/null");
+  int fds[2];
+  if (!with_pipe) {
+    first_stdin_ = Fd(::fcntl(null_.get(), F_DUPFD_CLOEXEC, 3));
+    return Fd();
+  }
+  if (::pipe2(fds, O_CLOEXEC) != 0) return fail_errno("pipe");
+  first_stdin_ = Fd(fds[0]);
+  Fd ours(fds[1]);
+  if (::fcntl(ours.get(), F_SETFL, O_NONBLOCK) != 0) return fail_errno("fcntl");
+  return ours;
 }
 
 Result<void> Workers::start(const SpawnRequest& request, const Slot& slot) {
@@ -45,17 +72,35 @@ std::vector<Ended> Workers::reap() {
   pid_t pid = 0;
   while ((pid = ::waitpid(-1, &wait_status, WNOHANG)) > 0) {
     const auto found = by_pid_.find(pid);
-    if (found == by_pid_.end()) continue;  // adopted
+    if (found == by_pid_.end()) {  // a helper, or adopted
+      if (helpers_.erase(pid) > 0)
+        ended_helpers_.push_back({pid, exit_status_from_wait(wait_status)});
+      continue;
+    }
     Worker& worker = workers_[found->second];
     worker.alive = false;
     --census_.workers;
     ended.push_back({worker.slot.rank, exit_status_from_wait(wait_status)});
     by_pid_.erase(found);
   }
-  census_.others = pid == 0;
+  // A look at all processes costs something, and matters only when no worker is left.
+  census_.others = pid == 0 && (helpers_.empty() || (census_.workers == 0 && !strangers().empty()));
   std::stable_partition(ended.begin(), ended.end(),
                         [](const Ended& one) { return one.status.by_signal; });
   return ended;
+}
+
+std::vector<pid_t> Workers::strangers() const {
+  std::vector<pid_t> children = list_children();
+  std::erase_if(children,
+                [this](pid_t pid) { return by_pid_.count(pid) > 0 || helpers_.count(pid) > 0; });
+  return children;
+}
+
+Worker* Workers::find(Rank rank) {
+  const auto found = std::find_if(workers_.begin(), workers_.end(),
+                                  [&](const Worker& one) { return one.slot.rank == rank; });
+  return found == workers_.end() ? nullptr : &*found;
 }
 
 void Workers::signal_groups(int signo) {
@@ -72,9 +117,8 @@ void Workers::signal_each(int signo) {
 
 void Workers::signal_everything(int signo) {
   signal_groups(signo);
-  for (const pid_t pid : list_children()) {
-    if (by_pid_.count(pid) == 0) ::kill(pid, signo);
-  }
+  for (const pid_t pid : strangers())
+    ::kill(pid, signo);
 }
 
 }  // namespace hora

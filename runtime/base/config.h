@@ -36,20 +36,24 @@ struct Config {
   bool heartbeat_abort = false;               ///< ... and the job ended, if set.
   std::uint32_t shutdown_timeout_ms = 5000;   ///< How long an orderly shutdown waits for peers.
   bool stall_check_disable = false;
-  double stall_check_seconds = 60;    ///< Report tensors that wait longer than this.
-  double stall_shutdown_seconds = 0;  ///< End the job after this long; 0: never.
+  double stall_check_seconds = 60;        ///< Report tensors that wait longer than this.
+  double stall_shutdown_seconds = 0;      ///< End the job after this long; 0: never.
   /// Static process sets. Given to init, not read from the environment.
   std::vector<std::vector<std::int32_t>> process_sets;
-  std::string timeline;               ///< Chrome-trace file, or empty. %r is the rank.
-  bool timeline_mark_cycles = false;  ///< A mark in it for each round of negotiation.
-  std::string algorithm;              ///< Force an algorithm by name; tests and benchmarks.
-  std::string transport;              ///< "", "shm" or "tcp": force it.
-  std::string host_id;                ///< Who shares my memory; default boot id + network ns.
-  std::string congestion;             ///< TCP congestion control, or empty.
-  std::string fault;                  ///< Fault point for tests: docs/testing.md.
-  bool engine_thread = true;          ///< false: only waiting callers make progress (tests).
-  std::vector<std::string> notes;     ///< HOROVOD_ variables that were used: for the debug log.
-  std::vector<std::string> warnings;  ///< About the environment: for the log of rank 0.
+  std::string timeline;                   ///< Chrome-trace file, or empty. %r is the rank.
+  bool timeline_mark_cycles = false;      ///< A mark in it for each round of negotiation.
+  std::string algorithm;                  ///< Force an algorithm by name; tests and benchmarks.
+  std::string transport;                  ///< "", "shm" or "tcp": force it.
+  std::string host_id;                    ///< Who shares my memory; default boot id + network ns.
+  std::string network_interfaces;         ///< For peers of other hosts: these only, "eth0,eth1".
+  std::string host_address;               ///< Which address of this host they shall try first.
+  std::uint32_t host_timeout_ms = 30000;  ///< Silence between horarun and a host that ends both.
+  std::string ssh = "ssh";                ///< Runs a command on another host.
+  std::string congestion;                 ///< TCP congestion control, or empty.
+  std::string fault;                      ///< Fault point for tests: docs/testing.md.
+  bool engine_thread = true;              ///< false: only waiting callers make progress (tests).
+  std::vector<std::string> notes;         ///< HOROVOD_ variables that were used: for the debug log.
+  std::vector<std::string> warnings;      ///< About the environment: for the log of rank 0.
 };
 
 /// A variable of Horovod's that sets a knob.

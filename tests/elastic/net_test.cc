@@ -104,7 +104,7 @@ TEST_CASE("net: our own user is recognized") {
 }
 
 TEST_CASE("net: local addresses are numeric and end with loopback") {
-  const auto addresses = local_addresses();
+  const auto addresses = local_addresses({});
   for (const std::string& ip : addresses)
     CHECK(parse_endpoints(to_string(Address{ip, 1})));
   const auto loopback = std::find(addresses.begin(), addresses.end(), "127.0.0.1");

@@ -15,8 +15,8 @@ using Catch::Matchers::Contains;
 
 TEST_CASE("a worker learns its place, and the parent's stale one is gone") {
   const Slot slot = {"localhost", Rank(2), 4, 1, 2, 1, 2};
-  const Environment result =
-      make_worker_environment({"PATH=/bin", "HORA_RANK=7"}, {"job", "secret", "127.0.0.1:5"}, slot);
+  const Environment result = make_worker_environment({"PATH=/bin", "HORA_RANK=7"},
+                                                     {"job", "secret", "127.0.0.1:5", ""}, slot);
   const std::vector<std::pair<const char*, const char*>> expected = {
       {"PATH", "/bin"},
       {"HORA_JOB", "job"},
@@ -45,11 +45,12 @@ TEST_CASE("a worker learns its place, and the parent's stale one is gone") {
 }
 
 TEST_CASE("threads and buffering are set only when the user has not") {
-  const Environment fresh = make_job_environment({}, {}, 3).value();
+  Environment fresh = make_job_environment({}, {}).value();
+  CHECK(share_out_threads(fresh, 6, 2) == 3);
   CHECK(find_variable(fresh, "OMP_NUM_THREADS") == std::optional<std::string>("3"));
   CHECK(find_variable(fresh, "PYTHONUNBUFFERED") == std::optional<std::string>("1"));
-  const Environment own =
-      make_job_environment({"OMP_NUM_THREADS=8", "PYTHONUNBUFFERED="}, {}, 3).value();
+  Environment own = make_job_environment({"OMP_NUM_THREADS=8", "PYTHONUNBUFFERED="}, {}).value();
+  CHECK(share_out_threads(own, 6, 2) == std::nullopt);
   CHECK(find_variable(own, "OMP_NUM_THREADS") == std::optional<std::string>("8"));
   CHECK(find_variable(own, "PYTHONUNBUFFERED") == std::optional<std::string>(""));
 }
@@ -57,20 +58,32 @@ TEST_CASE("threads and buffering are set only when the user has not") {
 TEST_CASE("the command line wins over the environment") {
   const EnvironmentOptions options = {{{"A", "2"}, {"OMP_NUM_THREADS", "5"}, {"HORA_WINDOW", "3"}},
                                       1500,
-                                      {{"HORA_WINDOW", "2"}, {"HORA_LOG_LEVEL", "info"}}};
+                                      {{"HORA_WINDOW", "2"}, {"HORA_LOG_LEVEL", "info"}},
+                                      {"eth0", "eth1"}};
   const Environment result =
-      make_job_environment({"A=1", "HORA_START_TIMEOUT_MS=9"}, options, 3).value();
+      make_job_environment({"A=1", "HORA_START_TIMEOUT_MS=9"}, options).value();
   CHECK(find_variable(result, "A") == std::optional<std::string>("2"));
   CHECK(find_variable(result, "OMP_NUM_THREADS") == std::optional<std::string>("5"));
   CHECK(find_variable(result, "HORA_START_TIMEOUT_MS") == std::optional<std::string>("1500"));
   CHECK(find_variable(result, "HORA_LOG_LEVEL") == std::optional<std::string>("info"));
   CHECK(find_variable(result, "HORA_WINDOW") == std::optional<std::string>("3"));  // --env is last
+  CHECK(find_variable(result, "HORA_NETWORK_INTERFACES") ==
+        std::optional<std::string>("eth0,eth1"));
   CHECK(std::count(result.begin(), result.end(), "A=1") == 0);
 }
 
 TEST_CASE("what horarun sets itself cannot be assigned") {
-  const auto refused = make_job_environment({}, {{{"HORA_RANK", "1"}}, std::nullopt, {}}, 1);
+  const auto refused = make_job_environment({}, {{{"HORA_RANK", "1"}}, std::nullopt, {}, {}});
   CHECK_THAT(refused.error().message, Contains("HORA_RANK is set by horarun itself"));
+}
+
+TEST_CASE("what describes a host or a login stays there") {
+  const Environment travelling =
+      make_travelling_environment({"A=1", "HOME=/root", "SSH_AUTH_SOCK=x", "CUDA_VISIBLE_DEVICES=0",
+                                   "BASH_FUNC_f%%=() { :; }", "PWD=/", "PATH=/bin"});
+  CHECK(travelling == Environment{"A=1", "PATH=/bin"});
+  CHECK(merge_environments(travelling, {"HOME=/there", "PATH=/usr/bin", "B=2"}) ==
+        Environment{"A=1", "PATH=/bin", "HOME=/there", "B=2"});
 }
 
 TEST_CASE("a variable is found by its whole name") {

@@ -45,12 +45,11 @@ TEST_CASE("impossible numbers of processes are refused with the reason") {
   CHECK_FALSE(plan_slots({{"a", 2147483647}, {"b", 2147483647}}, std::nullopt).has_value());
 }
 
-TEST_CASE("a host that is not this one is named") {
-  const auto is_a = [](const std::string& name) { return name == "a"; };
-  CHECK(check_all_local({{"a", 1}}, is_a).has_value());
-  const auto refused = check_all_local({{"a", 1}, {"node2", 1}}, is_a);
-  CHECK(refused.error().kind == ErrorKind::unsupported);
-  CHECK_THAT(refused.error().message, Contains("'node2' is not this host"));
+TEST_CASE("slots are grouped by host") {
+  const auto groups = group_by_host(plan_slots({{"a", 2}, {"b", 1}}, std::nullopt).value());
+  REQUIRE(groups.size() == 2);
+  CHECK(groups[0] == std::vector<Slot>{slot("a", 0, 3, 0, 2, 0, 2), slot("a", 1, 3, 1, 2, 0, 1)});
+  CHECK(groups[1] == std::vector<Slot>{slot("b", 2, 3, 0, 1, 1, 2)});
 }
 
 }  // namespace

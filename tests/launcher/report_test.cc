@@ -16,14 +16,14 @@ TEST_CASE("the lines at the time of failure are Horovod's") {
 }
 
 TEST_CASE("the report names rank, pid and status, and shows the tail") {
-  CHECK(failure_report(Rank(1), 17, {false, 3, false}, {"Traceback:", "ValueError"}) ==
+  CHECK(failure_report(Rank(1), 17, "", {false, 3, false, false}, {"Traceback:", "ValueError"}) ==
         std::vector<std::string>{
             "horarun: rank 1 (pid 17) exited with status 3.",
             "horarun: its last lines on stderr:", "  Traceback:", "  ValueError"});
 }
 
 TEST_CASE("a killed worker is reported with a hint at memory") {
-  const auto lines = failure_report(Rank(2), 17, {true, SIGKILL, false}, {});
+  const auto lines = failure_report(Rank(2), 17, "", {true, SIGKILL, false, false}, {});
   CHECK(lines.front() == "horarun: rank 2 (pid 17) was killed by signal 9 (Killed).");
   CHECK_THAT(lines.at(1), Catch::Matchers::Contains("lack of memory"));
   CHECK(lines.back() == "horarun: it wrote nothing on stderr.");
