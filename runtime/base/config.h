@@ -36,8 +36,8 @@ struct Config {
   bool heartbeat_abort = false;               ///< ... and the job ended, if set.
   std::uint32_t shutdown_timeout_ms = 5000;   ///< How long an orderly shutdown waits for peers.
   bool stall_check_disable = false;
-  double stall_check_seconds = 60;        ///< Report tensors that wait longer than this.
-  double stall_shutdown_seconds = 0;      ///< End the job after this long; 0: never.
+  double stall_check_seconds = 60;    ///< Report tensors that wait longer than this.
+  double stall_shutdown_seconds = 0;  ///< End the job after this long; 0: never.
   /// Static process sets. Given to init, not read from the environment.
   std::vector<std::vector<std::int32_t>> process_sets;
   std::string timeline;                   ///< Chrome-trace file, or empty. %r is the rank.
