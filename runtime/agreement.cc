@@ -33,7 +33,7 @@ std::string members_text(const Request& request) {
 }
 
 std::string kind_text(const Request& request) {
-  const std::string kind(to_string(request.kind));
+  std::string kind(to_string(request.kind));
   switch (request.kind) {
     case Kind::barrier:
     case Kind::join:

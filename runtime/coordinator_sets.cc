@@ -18,7 +18,7 @@
 
 namespace hora {
 
-Result<void> Coordinator::State::on_join(Rank from, SharedRequest request, TimePoint now) {
+Result<void> Coordinator::State::on_join(Rank from, const SharedRequest& request, TimePoint now) {
   const auto complete = table.join(from);
   if (!complete) return fail(complete.error());
   stall.on_submission(from, request, now);

@@ -39,7 +39,7 @@ struct Coordinator::State {
   Result<void> take_hits(Rank from, TimePoint now);
   Result<void> take_requests(Rank from, TimePoint now);
   Result<void> arrive(Rank from, const Arrival& arrival, TimePoint now);
-  Result<void> on_join(Rank from, SharedRequest request, TimePoint now);
+  Result<void> on_join(Rank from, const SharedRequest& request, TimePoint now);
   void on_complete(PendingId id, TimePoint now);
   void on_flush(Rank from);
   void on_farewell(Rank from, const std::string& last_words);

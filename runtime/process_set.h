@@ -55,7 +55,7 @@ class ProcessSets {
   [[nodiscard]] bool any_without(Rank rank) const;
 
   /// Why these ranks cannot become a set, or nothing. Error invalid_argument.
-  [[nodiscard]] std::optional<Error> refuse(const std::vector<std::int32_t>& ranks) const;
+  [[nodiscard]] std::optional<Error> refuse(const std::vector<std::int32_t>& given) const;
   /// The number of the next set.
   [[nodiscard]] SetId free_id() const;
   /// Ranks that were not refused become a set, under a number that is free.

@@ -48,7 +48,9 @@ OwnOutput lay_out_extents(const Response& response, int self, int size, Collecti
   } else {
     for (int giver = 0; giver < size; ++giver) {
       for (int taker = 0; taker < size; ++taker) {
-        const std::int64_t rows = tensor.first_dims[static_cast<std::size_t>(giver * size + taker)];
+        const std::int64_t rows =
+            tensor.first_dims[static_cast<std::size_t>(giver) * static_cast<std::size_t>(size) +
+                              static_cast<std::size_t>(taker)];
         add(rows, giver == self, taker == self);
         if (taker == self) own.first_dims.push_back(rows);
       }
