@@ -120,14 +120,21 @@ def python(script: str) -> list[str]:
 
 
 def wait_for_a_full_pipe(job: subprocess.Popen[bytes]) -> None:
-    """Wait until the job's output has filled the pipe that we do not read."""
+    """Wait until the job's output has filled the pipe that we do not read.
+
+    How many bytes fill a pipe depends on the sizes of the writes, and a job that writes to both
+    streams may be stopped by the other one: it is full when what waits there does not grow.
+    """
     assert job.stdout is not None
     deadline = time.monotonic() + LIMIT_S
-    filled = bytearray(4)
-    while int.from_bytes(filled, sys.byteorder) < 60_000:
+    filled, since = 0, time.monotonic()
+    waiting = bytearray(4)
+    while filled == 0 or time.monotonic() < since + 1:
         assert time.monotonic() < deadline
         pause()
-        fcntl.ioctl(job.stdout, termios.FIONREAD, filled)
+        fcntl.ioctl(job.stdout, termios.FIONREAD, waiting)
+        if int.from_bytes(waiting, sys.byteorder) != filled:
+            filled, since = int.from_bytes(waiting, sys.byteorder), time.monotonic()
 
 
 def wait_for_line(job: subprocess.Popen[bytes], pattern: bytes) -> None:
