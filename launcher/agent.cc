@@ -13,7 +13,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -97,10 +96,7 @@ class Agent {
 
 // Our own standard output is for frames; whoever prints shall not get in between.
 Result<void> Agent::open() {
-  become_subreaper();
-  rlimit files = inherited_.open_files;
-  files.rlim_cur = files.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &files);
+  raise_open_files(inherited_);
   from_horarun_ = Fd(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3));
   to_horarun_ = Fd(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
   if (!from_horarun_.valid() || !to_horarun_.valid()) return fail_errno("standard descriptors");
@@ -113,12 +109,9 @@ Result<void> Agent::open() {
       return fail_errno("fcntl");
     }
   }
-  sigset_t child;
-  sigemptyset(&child);
-  sigaddset(&child, SIGCHLD);
-  ::sigprocmask(SIG_BLOCK, &child, nullptr);
-  children_ = Fd(::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!children_.valid()) return fail_errno("signalfd");
+  Result<Fd> children = adopt_and_watch_children();
+  if (!children) return fail(std::move(children.error()));
+  children_ = std::move(*children);
   Hello hello;
   hello.version = HORA_VERSION;
   hello.program = own_program();

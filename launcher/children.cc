@@ -14,10 +14,9 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include "runtime/base/fd.h"
 
 namespace hora {
 namespace {
@@ -45,6 +44,17 @@ struct CloseDirectory {
 
 void become_subreaper() {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+Result<Fd> adopt_and_watch_children() {
+  become_subreaper();
+  sigset_t child;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  ::sigprocmask(SIG_BLOCK, &child, nullptr);
+  Fd ended(::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!ended.valid()) return fail_errno("signalfd");
+  return ended;
 }
 
 std::vector<pid_t> list_children() {

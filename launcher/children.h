@@ -12,11 +12,17 @@
 #include <sys/types.h>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/fd.h"
+#include "runtime/base/result.h"
 
 namespace hora {
 
 /// From now on orphaned descendants become children of this process.
 void become_subreaper();
+
+/// The same, and whenever a child has ended the descriptor can be read (signalfd_siginfo; not
+/// blocking). Blocks SIGCHLD in this thread.
+Result<Fd> adopt_and_watch_children();
 
 /// Pids of the direct children, zombies included.
 std::vector<pid_t> list_children();

@@ -96,6 +96,12 @@ Inherited read_inherited() {
   return result;
 }
 
+void raise_open_files(const Inherited& inherited) {
+  rlimit files = inherited.open_files;
+  files.rlim_cur = files.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &files);
+}
+
 tl::expected<std::string, CommandError> find_program(const std::string& command,
                                                      const std::optional<std::string>& path) {
   const auto not_executable = [&](const std::string& file) {

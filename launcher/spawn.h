@@ -32,6 +32,8 @@ struct Inherited {
 
 /// Reads it. To be called first thing in main().
 Inherited read_inherited();
+/// Lets this process open as many files as it may; its workers keep what was inherited.
+void raise_open_files(const Inherited& inherited);
 
 /// Why there is no program to run, as a shell would say it.
 struct CommandError {

@@ -7,7 +7,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "elastic/net.h"
@@ -100,16 +99,10 @@ Prepare Supervisor::prepare_host(const Hello& hello, const std::vector<Slot>& sl
 }
 
 Result<void> Supervisor::prepare() {
-  become_subreaper();
-  rlimit files = job_.inherited.open_files;
-  files.rlim_cur = files.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &files);
-  sigset_t child;
-  sigemptyset(&child);
-  sigaddset(&child, SIGCHLD);
-  ::sigprocmask(SIG_BLOCK, &child, nullptr);
-  children_ = Fd(::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!children_.valid()) return fail_errno("signalfd");
+  raise_open_files(job_.inherited);
+  Result<Fd> children = adopt_and_watch_children();
+  if (!children) return fail(std::move(children.error()));
+  children_ = std::move(*children);
   Result<std::string> id = make_random_hex(16);
   Result<std::string> secret = make_random_hex(32);
   if (!id) return fail(std::move(id.error()));
