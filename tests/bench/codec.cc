@@ -5,7 +5,6 @@
 //   bench_codec [milliseconds per measurement, default 100]
 #include "compress/codec.h"
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,25 +16,11 @@
 namespace hora {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 /// 10^9 elements per second in the fastest tenth of the calls.
 template <class Call>
 double giga_elements(std::size_t count, double budget_s, const Call& call) {
   const auto calls = static_cast<int>(std::max<std::size_t>(1, (std::size_t{1} << 20) / count));
-  std::vector<double> samples;
-  const auto start = Clock::now();
-  do {
-    const auto began = Clock::now();
-    for (int i = 0; i < calls; ++i)
-      call();
-    samples.push_back(seconds_since(began) / calls);
-  } while (seconds_since(start) < budget_s);
-  return static_cast<double>(count) / bench::quantiles(samples).p10 / 1e9;
+  return static_cast<double>(count) / bench::fast_call_seconds(calls, budget_s, call) / 1e9;
 }
 
 struct Arrays {

@@ -6,7 +6,6 @@
 #include "ops/reduce.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,11 +19,6 @@ namespace hora {
 namespace {
 
 using Inputs = std::span<const std::byte* const>;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// The loop that anyone would write, with the number of operands known.
 template <class T, T (*add)(T, T), std::size_t... k>
@@ -112,15 +106,7 @@ double gigabytes_per_second(std::size_t source_bytes, double budget_s, Call call
   // Long enough that reading the clock is nothing.
   const auto calls =
       static_cast<int>(std::max<std::size_t>(1, (std::size_t{4} << 20) / source_bytes));
-  std::vector<double> samples;
-  const auto start = Clock::now();
-  do {
-    const auto began = Clock::now();
-    for (int i = 0; i < calls; ++i)
-      call();
-    samples.push_back(seconds_since(began) / calls);
-  } while (seconds_since(start) < budget_s);
-  return static_cast<double>(source_bytes) / bench::quantiles(samples).p10 / 1e9;
+  return static_cast<double>(source_bytes) / bench::fast_call_seconds(calls, budget_s, call) / 1e9;
 }
 
 void report(DType dtype, std::size_t operands, std::size_t bytes, const Finish& finish,

@@ -7,9 +7,11 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace hora::bench {
@@ -33,6 +35,25 @@ inline Quantiles quantiles(std::vector<double> samples) {
   }
   return {at(0.10), at(0.25), at(0.50),
           at(0.75), at(0.90), sum / static_cast<double>(samples.size())};
+}
+
+/// Seconds of a call, by the fastest tenth of batches of `calls`, repeated for `budget_s`: the
+/// machine has other things to do.
+template <class Call>
+double fast_call_seconds(int calls, double budget_s, const Call& call) {
+  using Clock = std::chrono::steady_clock;
+  const auto seconds_since = [](Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  std::vector<double> samples;
+  const auto start = Clock::now();
+  do {
+    const auto began = Clock::now();
+    for (int i = 0; i < calls; ++i)
+      call();
+    samples.push_back(seconds_since(began) / calls);
+  } while (seconds_since(start) < budget_s);
+  return quantiles(std::move(samples)).p10;
 }
 
 /// "2,4,8" -> {2, 4, 8}; anything that is not a number becomes 0.
