@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from support.launching import (
     LIMIT_S,
+    SAVES_AT_SIGUSR1,
     Launcher,
     launching,
     marked_processes,
@@ -295,15 +296,7 @@ def test_killing_horarun_leaves_nothing_on_any_host(launcher: Launcher) -> None:
 
 
 def test_stop_and_go_reach_other_hosts(launcher: Launcher) -> None:
-    script = """
-import signal
-signal.signal(signal.SIGUSR1, lambda *_: None)
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-print('ready')
-signal.sigwait([signal.SIGUSR1])
-print('saved')
-"""
-    job = launcher.start("-H", "other:2", *python(script))
+    job = launcher.start("-H", "other:2", *python(SAVES_AT_SIGUSR1))
     read_lines(job, 2)
     job.send_signal(signal.SIGUSR1)
     output, _ = job.communicate(timeout=LIMIT_S)

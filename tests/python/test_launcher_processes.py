@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from support.launching import (
     LIMIT_S,
+    SAVES_AT_SIGUSR1,
     Launcher,
     launching,
     marked_processes,
@@ -104,15 +105,7 @@ def test_an_ignored_hangup_stays_ignored(launcher: Launcher) -> None:
 
 
 def test_user_signals_reach_the_workers(launcher: Launcher) -> None:
-    script = """
-import signal
-signal.signal(signal.SIGUSR1, lambda *_: None)
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-print('ready')
-signal.sigwait([signal.SIGUSR1])
-print('saved')
-"""
-    job = launcher.start("-np", "2", *python(script))
+    job = launcher.start("-np", "2", *python(SAVES_AT_SIGUSR1))
     read_lines(job, 2)
     job.send_signal(signal.SIGUSR1)
     output, _ = job.communicate(timeout=LIMIT_S)

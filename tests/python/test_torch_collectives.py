@@ -13,19 +13,16 @@ import operator
 import random
 import re
 import threading
-import zlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch_inputs import DTYPES, INTEGERS, made
 
 import hora.torch as hvd
 
-INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
-FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-DTYPES = [*INTEGERS, *FLOATS, torch.bool]
 OPS = {
     "average": hvd.Average,
     "sum": hvd.Sum,
@@ -41,14 +38,6 @@ def test_torch_collectives(
 ) -> None:
     """Run every check of this file."""
     checked(check, size)
-
-
-def made(rank: int, case: object, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return what `rank` sends in a case: small integers, at most 3 in magnitude."""
-    generator = np.random.default_rng([rank, zlib.crc32(repr(case).encode())])
-    low = 0 if dtype in (torch.uint8, torch.bool) else -3
-    values = generator.integers(low, 2 if dtype == torch.bool else 4, size=shape)
-    return torch.from_numpy(np.asarray(values)).to(dtype)
 
 
 def expected(op: str, tensors: list[torch.Tensor]) -> torch.Tensor:

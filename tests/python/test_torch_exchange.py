@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import functools
 import operator
-import zlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch_inputs import DTYPES, FLOATS, made
 
 import hora.torch as hvd
-
-INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
-FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-DTYPES = [*INTEGERS, *FLOATS, torch.bool]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -25,14 +21,6 @@ def test_torch_exchange(
 ) -> None:
     """Run every check of this file."""
     checked(check, size)
-
-
-def made(rank: int, case: object, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return what `rank` sends in a case: small integers, at most 3 in magnitude."""
-    generator = np.random.default_rng([rank, zlib.crc32(repr(case).encode())])
-    low = 0 if dtype in (torch.uint8, torch.bool) else -3
-    values = generator.integers(low, 2 if dtype == torch.bool else 4, size=shape)
-    return torch.from_numpy(np.asarray(values)).to(dtype)
 
 
 def part_of(tensor: torch.Tensor, rank: int) -> torch.Tensor:

@@ -27,6 +27,16 @@ import pytest
 LIMIT_S = 60
 MARK = "HORARUN_TEST_MARK"
 
+# A worker that tells when it is ready, and ends at SIGUSR1.
+SAVES_AT_SIGUSR1 = """
+import signal
+signal.signal(signal.SIGUSR1, lambda *_: None)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+print('ready')
+signal.sigwait([signal.SIGUSR1])
+print('saved')
+"""
+
 
 def find_horarun() -> str:
     """Return the binary's path; without one the test is skipped."""
