@@ -34,9 +34,9 @@ std::size_t utf8_length(std::string_view bytes) {
 /// No number is negative, and together they are at most `limit`.
 bool rows_within(std::span<const std::int64_t> rows, std::int64_t limit) {
   return std::all_of(rows.begin(), rows.end(), [&](std::int64_t count) {
-    const bool fits = count >= 0 && count <= limit;
+    if (count < 0 || count > limit) return false;
     limit -= count;
-    return fits;
+    return true;
   });
 }
 

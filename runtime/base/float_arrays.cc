@@ -96,9 +96,11 @@ bool finite_floats(const float* values, std::size_t count) {
   for (; count - i >= kLanes; i += kLanes) {
     most = hn::Max(most, hn::And(hn::BitCast(d, hn::LoadU(DFloat{}, values + i)), magnitude));
   }
-  alignas(64) float rest[kLanes] = {};
-  std::memcpy(rest, values + i, (count - i) * sizeof(float));
-  most = hn::Max(most, hn::And(hn::BitCast(d, hn::Load(DFloat{}, rest)), magnitude));
+  if (i != count) {
+    alignas(64) float rest[kLanes] = {};
+    std::memcpy(rest, values + i, (count - i) * sizeof(float));
+    most = hn::Max(most, hn::And(hn::BitCast(d, hn::Load(DFloat{}, rest)), magnitude));
+  }
   return hn::AllTrue(d, hn::Gt(hn::Set(d, 0x7f800000), most));
 }
 

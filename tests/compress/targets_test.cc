@@ -77,7 +77,7 @@ TEST_CASE("targets: int8 decodes as its oracle does, bit by bit") {
       const RoundTrip trip = round_trip(*codec, wild_input(random));
       std::vector<float> expected(trip.decoded.size());
       decode_int8_scalar(trip.payload.data(), expected.size(), expected.data());
-      REQUIRE(std::memcmp(expected.data(), trip.decoded.data(), expected.size() * 4) == 0);
+      REQUIRE(std::ranges::equal(expected, trip.decoded, std::equal_to<>{}, bits_of, bits_of));
     }
   }
   hwy::SetSupportedTargetsForTest(0);
