@@ -88,7 +88,7 @@ Result<void> Coordinator::State::take_requests(Rank from, TimePoint now) {
     Arrival arrival{nullptr, first_dims};
     arrival.request = std::make_shared<const Request>(canonical(std::move(request)));
     if (arrival.request->kind == Kind::join) {
-      HORA_TRY(on_join(from, std::move(arrival.request), now));
+      HORA_TRY(on_join(from, arrival.request, now));
     } else {
       HORA_TRY(arrive(from, arrival, now));
     }
