@@ -129,11 +129,40 @@ void Segment::unpack(int chunk, const std::byte* from) const {
   }
 }
 
+std::uint64_t Segment::result_bytes() const {
+  return is_ragged(run_->schedule->shape) ? result_offset(run_->schedule->grid) : bytes_;
+}
+
+std::uint64_t Segment::result_offset(int chunk) const {
+  if (!is_ragged(run_->schedule->shape)) return start(chunk);
+  std::uint64_t offset = 0;
+  for (int before = 0; before < chunk; ++before)
+    offset += length(before);
+  return offset;
+}
+
+void Segment::unpack_result(const std::byte* from) const {
+  if (!is_ragged(run_->schedule->shape)) return unpack(kWhole, from);
+  for (int chunk = 0; chunk < run_->schedule->grid; ++chunk)
+    unpack(chunk, from + result_offset(chunk));
+}
+
+void CollectiveRun::finish_segment(const Contributors& by) {
+  ++finished;
+  const bool same =
+      !contributed.empty() && (contributed.back().contributors == by ||
+                               (contributed.back().contributors != nullptr && by != nullptr &&
+                                *contributed.back().contributors == *by));
+  if (!same) contributed.push_back({0, by});
+  contributed.back().end_segment = finished;
+}
+
 std::uint64_t fit_segment(const Schedule& schedule, bool views_only, std::uint64_t slot_bytes,
                           std::uint64_t wanted) {
   const std::uint64_t cells = std::max<std::uint64_t>(1, schedule.cells(views_only));
-  const std::uint64_t stride_limit = slot_bytes / cells / kAlign * kAlign;
+  std::uint64_t stride_limit = slot_bytes / cells / kAlign * kAlign;
   HORA_CHECK(stride_limit > 0, "a slot has room for 64 bytes per cell");
+  if (stride_limit > kAlign) stride_limit -= kAlign;
   // Chunks that a rank gives: all of the segment, its own, or one for each.
   const auto given =
       static_cast<std::uint64_t>(schedule.shape == Shape::gather      ? 1
@@ -142,6 +171,12 @@ std::uint64_t fit_segment(const Schedule& schedule, bool views_only, std::uint64
   const std::uint64_t stride =
       std::clamp(align_up((wanted + given - 1) / given), kAlign, stride_limit);
   return is_ragged(schedule.shape) ? stride : stride * given;
+}
+
+std::uint64_t slot_bytes_of(const Schedule& schedule, bool views_only,
+                            std::uint64_t segment_bytes) {
+  const auto grid = static_cast<std::uint64_t>(is_ragged(schedule.shape) ? 1 : schedule.grid);
+  return schedule.cells(views_only) * align_up((segment_bytes + grid - 1) / grid);
 }
 
 }  // namespace hora

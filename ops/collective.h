@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -36,6 +37,16 @@ struct Extent {
   std::uint64_t output = 0;  ///< Offset in the run's `output`.
 };
 
+/// Who contributes to a result: ascending numbers of members. What they number is the owner's
+/// business; a collective that is finished by fewer than began it has more than one list.
+using Contributors = std::shared_ptr<const std::vector<std::int32_t>>;
+
+/// The contributors of a run's segments below `end_segment`, from the last range's end on.
+struct Contribution {
+  std::uint64_t end_segment = 0;
+  Contributors contributors;
+};
+
 /// A collective and its progress. Owner: the executor while it runs.
 struct CollectiveRun {
   const Schedule* schedule = nullptr;  ///< Template of a segment; outlives the run.
@@ -45,15 +56,21 @@ struct CollectiveRun {
   ReduceOp op = ReduceOp::sum;
   double prescale = 1.0;
   Finish finish;
-  std::vector<Piece> pieces;         ///< Reduce and copy: in order of `start`.
-  std::vector<Extent> extents;       ///< Ragged: by chunk.
-  const std::byte* input = nullptr;  ///< Ragged: what this rank gives.
-  std::byte* output = nullptr;       ///< Ragged: what it gets.
-  std::uint64_t total_bytes = 0;     ///< Of the byte space (ragged: of the longest chunk).
-  std::uint64_t segment_bytes = 0;   ///< Multiple of 64 * grid; ragged: of 64, per chunk.
-  std::uint64_t ticket = 0;          ///< The owner's name for this run.
+  std::vector<Piece> pieces;           ///< Reduce and copy: in order of `start`.
+  std::vector<Extent> extents;         ///< Ragged: by chunk.
+  const std::byte* input = nullptr;    ///< Ragged: what this rank gives.
+  std::byte* output = nullptr;         ///< Ragged: what it gets.
+  std::uint64_t total_bytes = 0;       ///< Of the byte space (ragged: of the longest chunk).
+  std::uint64_t segment_bytes = 0;     ///< Multiple of 64 * grid; ragged: of 64, per chunk.
+  std::uint64_t ticket = 0;            ///< The owner's name for this run.
+  Contributors contributors;           ///< Of the segments that start from now on; may be null.
+  std::shared_ptr<const void> anchor;  ///< Whatever else must live as long: what `schedule` is of.
 
   std::uint64_t started = 0, finished = 0;  ///< Segments.
+  std::vector<Contribution> contributed;    ///< Of the finished ones, in order.
+
+  /// The next segment is done, with these contributors.
+  void finish_segment(const Contributors& by);
 
   /// The rank at an index of the template.
   [[nodiscard]] std::int32_t rank_at(int index) const {
@@ -83,6 +100,12 @@ class Segment {
   /// Copies a chunk of the result from `from` to the callers' tensors.
   void unpack(int chunk, const std::byte* from) const;
 
+  /// A whole result in a row: its length, and where a chunk stands in it.
+  [[nodiscard]] std::uint64_t result_bytes() const;
+  [[nodiscard]] std::uint64_t result_offset(int chunk) const;
+  /// Copies a result in a row to the callers' tensors.
+  void unpack_result(const std::byte* from) const;
+
  private:
   const CollectiveRun* run_ = nullptr;
   std::uint64_t base_ = 0;    // First byte in the byte space.
@@ -91,8 +114,11 @@ class Segment {
 };
 
 /// `segment_bytes` of `schedule` so that a segment fits into a slot, and a rank gives at most about
-/// `wanted` bytes to it.
+/// `wanted` bytes to it. It leaves room for 64 bytes more in every cell: then it fits the
+/// templates of fewer ranks as well, whose chunks are longer and end on other multiples of 64.
 std::uint64_t fit_segment(const Schedule& schedule, bool views_only, std::uint64_t slot_bytes,
                           std::uint64_t wanted);
+/// What a segment of that many bytes takes of a slot.
+std::uint64_t slot_bytes_of(const Schedule& schedule, bool views_only, std::uint64_t segment_bytes);
 
 }  // namespace hora

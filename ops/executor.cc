@@ -4,54 +4,23 @@
 #include <bit>
 #include <cstring>
 
-#include <signal.h>
-#include <unistd.h>
-
+#include "ops/executor_state.h"
 #include "ops/reduce.h"
 #include "runtime/base/check.h"
 
 namespace hora {
 
-/// A segment in flight: the template, its geometry, and which tasks are done.
-struct Executor::Instance {
-  bool active = false;
-  std::uint64_t position = 0;
-  CollectiveRun* run = nullptr;
-  const Schedule* schedule = nullptr;
-  Segment segment;
-  std::size_t first_open = 0;  // All tasks before are done.
-  std::size_t open = 0;        // Tasks that are not done, unpacks excepted.
-  std::vector<std::uint8_t> done;
-  std::vector<std::span<const std::byte>> received;  // By task; recv tasks only.
-};
-
-struct Executor::LaneState {
-  std::uint16_t number = 0;
-  std::deque<std::unique_ptr<CollectiveRun>> runs;  // Front: the one that finishes next.
-  std::size_t starting = 0;                         // Index in runs of the one that starts next.
-  std::uint64_t next_position = 0;
-  std::uint64_t count = 0;  // Positions below are done here.
-  bool window_shut = false;
-  std::vector<Instance> window;  // By position mod W.
-
-  Instance& at(std::uint64_t position) { return window[position % window.size()]; }
-};
-
 Executor::Executor(Arena& arena, std::vector<Link*> links, const ExecutorOptions& options)
-    : arena_(arena), links_(std::move(links)), options_(options) {
-  for (std::uint16_t number = 0; number < options_.layout.lanes; ++number) {
-    auto lane = std::make_unique<LaneState>();
-    lane->number = number;
-    lane->window.resize(options_.layout.window);
-    lanes_.push_back(std::move(lane));
-  }
-}
+    : Executor(arena, std::move(links), options, std::vector<LaneStart>(options.layout.lanes)) {}
 
 Executor::~Executor() = default;
 
 void Executor::enqueue(std::uint16_t lane, std::unique_ptr<CollectiveRun> run) {
   HORA_CHECK(lane < lanes_.size(), "a response names a lane of the layout");
-  lanes_[lane]->runs.push_back(std::move(run));
+  LaneState& to = *lanes_[lane];
+  const PlacedRun placed{to.end_position, std::move(run)};
+  to.end_position = placed.end();
+  to.runs.push_back({placed, placed.first});
 }
 
 bool Executor::step(std::size_t budget_bytes) {
@@ -81,29 +50,42 @@ bool Executor::start_segments(LaneState& lane) {
       lane.window_shut = true;
       break;
     }
-    CollectiveRun& run = *lane.runs[lane.starting];
-    Instance& instance = lane.at(lane.next_position);
-    HORA_CHECK(!instance.active, "a slot is reused only after its segment is done");
-    const Schedule& schedule = *run.schedule;
-    instance.active = true;
-    instance.position = lane.next_position;
-    instance.run = &run;
-    instance.schedule = &schedule;
-    instance.segment = Segment(run, run.started);
-    instance.first_open = 0;
-    instance.open = 0;
-    instance.done.assign(schedule.tasks.size(), 0);
-    instance.received.resize(schedule.tasks.size());
-    for (const Task& task : schedule.tasks)
-      instance.open += task.kind != Primitive::unpack;
-    ++lane.next_position;
-    if (++run.started == run.segments()) ++lane.starting;
+    start_segment(lane, lane.runs[lane.starting]);
     started = true;
   }
   return started;
 }
 
+void Executor::start_segment(LaneState& lane, const ResumedRun& resumed) {
+  CollectiveRun& run = *resumed.placed.run;
+  Instance& instance = lane.at(lane.next_position);
+  HORA_CHECK(!instance.active, "a slot is reused only after its segment is done");
+  const Schedule& schedule = *run.schedule;
+  instance.active = true;
+  instance.copied = lane.next_position < resumed.copied_to;
+  instance.position = lane.next_position;
+  instance.run = resumed.placed.run;
+  instance.schedule = &schedule;
+  instance.segment = Segment(run, run.started);
+  instance.contributors = run.contributors;
+  instance.first_open = 0;
+  instance.copy.clear();
+  if (instance.copied) {
+    instance.open = 1;
+    instance.done.clear();
+  } else {
+    instance.open = 0;
+    instance.done.assign(schedule.tasks.size(), 0);
+    instance.received.resize(schedule.tasks.size());
+    for (const Task& task : schedule.tasks)
+      instance.open += task.kind != Primitive::unpack;
+  }
+  ++lane.next_position;
+  if (++run.started == run.segments()) ++lane.starting;
+}
+
 bool Executor::run_instance(LaneState& lane, Instance& instance, std::size_t& budget) {
+  if (instance.copied) return take_copy(lane, instance);
   bool happened = false;
   // Tasks stand in dependency order, so one pass runs whatever has become possible.
   for (std::size_t i = instance.first_open; i < instance.done.size() && budget > 0; ++i) {
@@ -154,7 +136,7 @@ bool Executor::try_recv(LaneState& lane, Instance& instance, std::size_t index) 
 }
 
 void Executor::run_task(LaneState& lane, Instance& instance, std::size_t index) {
-  if (options_.fault.kill_before == tasks_run_) ::kill(::getpid(), SIGKILL);
+  if (options_.fault.kill_before == tasks_run_) options_.fault.die();
   const Schedule& schedule = *instance.schedule;
   const Task& task = schedule.tasks[index];
   const std::uint64_t bytes = instance.segment.length(task.chunk);
@@ -192,7 +174,7 @@ void Executor::run_task(LaneState& lane, Instance& instance, std::size_t index) 
     case Primitive::recv:
       HORA_CHECK(false, "a receive is polled, not run");
   }
-  if (options_.fault.kill_after == tasks_run_) ::kill(::getpid(), SIGKILL);
+  if (options_.fault.kill_after == tasks_run_) options_.fault.die();
   ++tasks_run_;
 }
 
@@ -201,22 +183,32 @@ bool Executor::retire(LaneState& lane) {
   while (lane.count < lane.next_position) {
     Instance& instance = lane.at(lane.count);
     if (instance.open > 0 || failure_) break;
-    const auto& tasks = instance.schedule->tasks;
-    for (std::size_t i = 0; i < tasks.size(); ++i) {
-      if (tasks[i].kind == Primitive::unpack) run_task(lane, instance, i);
-    }
+    // From here on the segment is done, or it never will be in this World.
+    if (!lane.word.advance()) break;
+    unpack(lane, instance);
     instance.active = false;
     CollectiveRun& run = *instance.run;
+    run.finish_segment(instance.contributors);
     ++segments_finished_;
     advance_count(lane);
-    if (++run.finished == run.segments()) {
-      finished_.push_back(std::move(lane.runs.front()));
+    if (run.finished == run.segments()) {
+      finished_.push_back(instance.run);
+      lane.past.push_back(lane.runs.front().placed);
       lane.runs.pop_front();
       --lane.starting;
+      forget_past(lane);
     }
     happened = true;
   }
   return happened;
+}
+
+void Executor::unpack(LaneState& lane, Instance& instance) {
+  if (instance.copied) return instance.segment.unpack_result(instance.copy.data());
+  const auto& tasks = instance.schedule->tasks;
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    if (tasks[i].kind == Primitive::unpack) run_task(lane, instance, i);
+  }
 }
 
 void Executor::advance_count(LaneState& lane) {
@@ -253,7 +245,7 @@ const std::byte* Executor::operand(const LaneState& lane, const Instance& instan
   return slot(lane, instance.position) + instance.segment.offset(operand.place);
 }
 
-std::vector<std::unique_ptr<CollectiveRun>> Executor::take_finished() {
+std::vector<std::shared_ptr<CollectiveRun>> Executor::take_finished() {
   return std::exchange(finished_, {});
 }
 
@@ -274,6 +266,10 @@ SleepNeed Executor::need() const {
       const Instance& instance = lane->at(p);
       const Schedule& schedule = *instance.schedule;
       if (instance.open == 0) continue;
+      if (instance.copied) {
+        need.rings = 1;
+        continue;
+      }
       // A task that lacks only receives can run when all their senders have rung; so can the
       // unpacks when nothing but receives is open.
       std::uint64_t all_missing = 0;
@@ -314,7 +310,7 @@ SleepNeed Executor::need() const {
 std::string Executor::describe() const {
   for (const auto& lane : lanes_) {
     if (lane->runs.empty()) continue;
-    const CollectiveRun& run = *lane->runs.front();
+    const CollectiveRun& run = *lane->runs.front().placed.run;
     return "segment " + std::to_string(run.finished + 1) + " of " + std::to_string(run.segments()) +
            " by " + run.schedule->algorithm;
   }

@@ -11,6 +11,10 @@
 //  - Every rank of the World counts every position. A rank outside of a run's group has no tasks
 //    in it and passes it as soon as the window allows, without holding its result.
 //
+// When the World ends the executor is taken apart (lane_remains.h): from then on nothing is
+// finished here, and the next World's executor is made from what was left. There some segments are
+// not run but *copied*: their results come from a member that has them.
+//
 // Nothing here blocks or allocates per segment. Lanes do not wait for each other; the
 // urgent one goes first.
 //
@@ -20,12 +24,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "ops/collective.h"
+#include "ops/lane_remains.h"
 #include "ops/schedule.h"
 #include "ops/transport/transport.h"
 #include "runtime/base/arena.h"
@@ -36,6 +42,10 @@ namespace hora {
 /// Kills this process at a task, for tests of recovery. Tasks are counted from 0 as they run.
 struct TaskFault {
   std::optional<std::uint64_t> kill_before, kill_after;
+  /// How it is killed: by SIGKILL, if nobody says otherwise.
+  std::function<void()> die = kill_this_process;
+
+  static void kill_this_process();
 };
 
 struct ExecutorOptions {
@@ -43,13 +53,19 @@ struct ExecutorOptions {
   std::size_t area_offset = 0;  ///< Of the slots in the arena.
   bool views_only = false;      ///< All links share memory.
   Rank self{};
+  Epoch epoch{};
   TaskFault fault;
+  std::uint64_t tasks_run = 0;  ///< By the executors before: the fault counts on.
 };
 
 class Executor {
  public:
   /// `links` by rank, null at self; `order` of lanes in options: higher lanes are more urgent.
   Executor(Arena& arena, std::vector<Link*> links, const ExecutorOptions& options);
+  /// The same, going on where another one was taken apart; `starts` by lane. The links have been
+  /// told the counts already (Link::set_count), before anything could come over them.
+  Executor(Arena& arena, std::vector<Link*> links, const ExecutorOptions& options,
+           std::vector<LaneStart> starts);
   ~Executor();
 
   /// Appends a run to a lane. All ranks append the same runs in the same order, also those outside
@@ -61,7 +77,19 @@ class Executor {
   bool step(std::size_t budget_bytes);
 
   /// Runs that have finished here since the last call, in order per lane.
-  std::vector<std::unique_ptr<CollectiveRun>> take_finished();
+  std::vector<std::shared_ptr<CollectiveRun>> take_finished();
+
+  /// No segment of any lane is finished here any more. Any thread.
+  void freeze();
+  /// Freezes, and hands over what is left, by lane. Nothing else may be called afterwards.
+  std::vector<LaneRemains> take_apart();
+  /// The result of a position that this rank holds, for a member that lacks it; null if it does
+  /// not. Only of what LaneStart::results brought.
+  [[nodiscard]] const SegmentResult* inherited(std::uint16_t lane, std::uint64_t position) const;
+  /// A result that this rank lacks has come. Those that nobody waits for are dropped. Error
+  /// protocol: it has the wrong length.
+  Result<void> accept_copy(std::uint16_t lane, std::uint64_t position, SegmentResult result);
+  [[nodiscard]] std::uint64_t tasks_run() const { return tasks_run_; }
 
   /// Something is queued or in flight.
   [[nodiscard]] bool busy() const;
@@ -81,11 +109,17 @@ class Executor {
   struct LaneState;
 
   bool start_segments(LaneState& lane);
+  static void start_segment(LaneState& lane, const ResumedRun& resumed);
   bool run_instance(LaneState& lane, Instance& instance, std::size_t& budget);
   bool try_task(LaneState& lane, Instance& instance, std::size_t index, std::size_t& budget);
   bool try_recv(LaneState& lane, Instance& instance, std::size_t index);
   void run_task(LaneState& lane, Instance& instance, std::size_t index);
+  static bool take_copy(LaneState& lane, Instance& instance);
   bool retire(LaneState& lane);
+  void unpack(LaneState& lane, Instance& instance);
+  void forget_past(LaneState& lane) const;
+  void resume(LaneState& lane, LaneStart start);
+  [[nodiscard]] SegmentResult result_of(const LaneState& lane, const Instance& instance) const;
   void advance_count(LaneState& lane);
   [[nodiscard]] std::uint64_t floor_of(const LaneState& lane) const;
   [[nodiscard]] Link& link_to(const Instance& instance, int peer) const;
@@ -97,7 +131,7 @@ class Executor {
   std::vector<Link*> links_;
   ExecutorOptions options_;
   std::vector<std::unique_ptr<LaneState>> lanes_;
-  std::vector<std::unique_ptr<CollectiveRun>> finished_;
+  std::vector<std::shared_ptr<CollectiveRun>> finished_;
   std::vector<const std::byte*> operands_;  // Scratch of one merge.
   std::uint64_t tasks_run_ = 0;
   std::uint64_t segments_finished_ = 0;

@@ -90,8 +90,8 @@ class RawRank {
       }
       pointers.push_back(links_.back().get());
     }
-    executor_ = std::make_unique<Executor>(*arena_, pointers,
-                                           ExecutorOptions{layout_, area_, true, Rank(rank), {}});
+    executor_ = std::make_unique<Executor>(
+        *arena_, pointers, ExecutorOptions{layout_, area_, true, Rank(rank), Epoch(1), {}});
     meet(shared.arrived[1], options.ranks);
   }
 
