@@ -55,3 +55,17 @@ def cuda_built() -> bool:
 def rocm_built() -> bool:
     """Return whether ROCm tensors are supported."""
     return False
+
+
+def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
+    """Raise ImportError unless the framework's part of Hora is there: PyTorch's always is.
+
+    Parameters
+    ----------
+    ext_name
+        For example ``horovod.torch`` or ``hora.torch``.
+    ext_env_var, pkg_path, *args
+        Where Horovod looks for the extension that it has built; not needed.
+    """
+    if ext_name.rpartition(".")[2] != "torch":
+        raise ImportError(f"Extension {ext_name} has not been built: Hora has none for it.")

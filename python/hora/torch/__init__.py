@@ -19,7 +19,9 @@ except ImportError as error:
 import hora
 from hora import *  # noqa: F403
 from hora._calls import Adasum, Average, Max, Min, Product, Sum, join, poll, synchronize
+from hora._features import check_extension
 from hora._objects import allgather_object
+from hora.torch import elastic
 from hora.torch.compression import Compression
 from hora.torch.exchange import alltoall, alltoall_async, reducescatter, reducescatter_async
 from hora.torch.functions import (
@@ -70,6 +72,8 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "check_extension",
+    "elastic",
     "join",
     "poll",
     "reducescatter",
