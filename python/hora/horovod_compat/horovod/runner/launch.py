@@ -1,0 +1,89 @@
+"""horovodrun from within a program, where Horovod keeps it.
+
+`_run` and `_run_elastic` give the arguments to horarun. What goes wrong is a RuntimeError, as
+programs that use them expect.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import hora
+from horovod.common.util import gloo_built, mpi_built
+from horovod.runner.common.util.config_parser import set_args_from_config, validate_config_args
+from horovod.runner.options import make_parser, words_of
+
+__all__ = ["environment", "failure", "gloo_built", "mpi_built", "parse_args", "run_commandline"]
+
+_HORARUN = Path(hora.__file__).parent / "bin" / "horarun"
+
+
+def parse_args() -> Any:
+    """Return the arguments of the command line in sys.argv.
+
+    Raises
+    ------
+    ValueError
+        A number that cannot be.
+    """
+    parser = make_parser()
+    args = parser.parse_args()
+    if args.check_build:
+        sys.exit(subprocess.run([_HORARUN, "--check-build"], check=False).returncode)
+    if args.hosts is not None and args.hostfile is not None:
+        parser.error("argument --hostfile: not allowed with argument --hosts")
+    if args.use_gloo and args.use_mpi:
+        parser.error("argument --mpi: not allowed with argument --gloo")
+    if args.config_file:
+        import yaml  # type: ignore[import-untyped,unused-ignore]
+
+        with open(args.config_file) as file:
+            set_args_from_config(args, yaml.safe_load(file) or {}, args.given)
+    validate_config_args(args)
+    return args
+
+
+def failure(name: object, code: int) -> RuntimeError:
+    """Return what is raised for a job that has failed."""
+    return RuntimeError(
+        "Horovod detected that one or more processes exited with non-zero status, thus causing the "
+        f"job to be terminated. The first process to do so was:\nProcess name: {name}\n"
+        f"Exit code: {code}\n"
+    )
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a job whose ranks find this package."""
+    aliases = str(Path(__file__).parents[2])
+    folders = [aliases, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "HORA_HOROVOD_COMPAT": "1"}
+
+
+def _run(args: Any) -> list[Any] | None:
+    """Run the command, or the function, that the arguments name."""
+    if args.run_func is not None:
+        from horovod.runner import run
+
+        results: list[Any] = run(
+            args.run_func, num_proc=args.num_proc, hosts=args.hosts, hostfile=args.hostfile
+        )
+        return results
+    command = [str(_HORARUN), *words_of(args), *args.command]
+    code = subprocess.run(command, env=environment(), check=False).returncode
+    if code != 0:
+        raise failure("see the output of horarun", code)
+    return None
+
+
+def _run_elastic(args: Any) -> list[Any] | None:
+    """Run a job whose hosts may change: horarun decides whether it can."""
+    return _run(args)
+
+
+def run_commandline() -> None:
+    """Become horarun, with the words of this command line."""
+    os.execve(_HORARUN, [str(_HORARUN), *sys.argv[1:]], environment())

@@ -1,0 +1,1 @@
+"""Where Horovod keeps parts of its launcher."""

@@ -1,0 +1,3 @@
+"""Compressors, where Horovod keeps it."""
+
+from hora.torch.compression import *  # noqa: F403

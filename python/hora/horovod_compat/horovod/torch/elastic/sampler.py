@@ -1,0 +1,3 @@
+"""The sampler, where Horovod keeps it."""
+
+from hora.torch.elastic.sampler import *  # noqa: F403

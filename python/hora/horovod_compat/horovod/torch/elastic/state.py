@@ -1,0 +1,3 @@
+"""The state and its handlers, where Horovod keeps them."""
+
+from hora.torch.elastic.state import *  # noqa: F403

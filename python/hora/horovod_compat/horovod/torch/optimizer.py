@@ -1,0 +1,3 @@
+"""DistributedOptimizer, where Horovod keeps it."""
+
+from hora.torch.optimizer import *  # noqa: F403
