@@ -23,6 +23,7 @@ class RendezvousJobServer final : public JobServer {
   void announce_exit(Rank rank, const std::string& how) override {
     server_->announce_exit(rank, how);
   }
+  [[nodiscard]] std::uint64_t strangers() const override { return server_->stats().strangers; }
 
  private:
   std::unique_ptr<RendezvousServer> server_;

@@ -24,6 +24,8 @@ class JobServer {
   [[nodiscard]] virtual std::uint16_t port() const = 0;
   /// The worker's process is gone: "killed by signal 9 (Killed)", "exited with status 3".
   virtual void announce_exit(Rank rank, const std::string& how) = 0;
+  /// Connections that were dropped because whoever made them did not know the job's secret.
+  [[nodiscard]] virtual std::uint64_t strangers() const = 0;
 };
 
 /// What a server is started with.

@@ -38,4 +38,12 @@ std::vector<std::string> failure_report(Rank rank, std::int64_t pid, const std::
   return lines;
 }
 
+std::string strangers_line(std::uint64_t strangers) {
+  return fmt::format(
+      "horarun: {} {} without the job's secret {} dropped; look for who scans this host's ports, "
+      "or "
+      "for workers of another job.",
+      strangers, strangers == 1 ? "connection" : "connections", strangers == 1 ? "was" : "were");
+}
+
 }  // namespace hora

@@ -27,4 +27,7 @@ std::vector<std::string> failure_report(Rank rank, std::int64_t pid, const std::
                                         const ExitStatus& status,
                                         const std::deque<std::string>& tail);
 
+/// What is said at the end about connections to the rendezvous that were not the job's.
+std::string strangers_line(std::uint64_t strangers);
+
 }  // namespace hora

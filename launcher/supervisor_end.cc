@@ -108,6 +108,9 @@ void Supervisor::say_verdict() {
                       host->name()));
     }
   }
+  if (server_ && server_->strangers() > 0 && !job_.quiet) {
+    output_->say(strangers_line(server_->strangers()));
+  }
   if (!termination_.failure()) return;
   const Failure& failure = *termination_.failure();
   const Seat& seat = seats_[index_of(failure.rank)];

@@ -22,6 +22,12 @@ TEST_CASE("the report names rank, pid and status, and shows the tail") {
             "horarun: its last lines on stderr:", "  Traceback:", "  ValueError"});
 }
 
+TEST_CASE("strangers are counted at the end") {
+  CHECK_THAT(strangers_line(1), Catch::Matchers::StartsWith(
+                                    "horarun: 1 connection without the job's secret was dropped"));
+  CHECK_THAT(strangers_line(20), Catch::Matchers::Contains("20 connections"));
+}
+
 TEST_CASE("a killed worker is reported with a hint at memory") {
   const auto lines = failure_report(Rank(2), 17, "", {true, SIGKILL, false, false}, {});
   CHECK(lines.front() == "horarun: rank 2 (pid 17) was killed by signal 9 (Killed).");

@@ -110,7 +110,7 @@ def resident_bytes(pids: list[int]) -> dict[int, int]:
 def test_a_run_does_not_notice_strangers(launcher: Launcher, tmp_path: Path) -> None:
     pytest.importorskip("hora.numpy")
     done = tmp_path / "done"
-    job = launcher.start("-np", "2", "--quiet", *python(WORK), str(done))
+    job = launcher.start("-np", "2", *python(WORK), str(done))
     read_lines(job, 2)
     pids = marked_processes(launcher.mark)
     doors = doors_of(pids)
@@ -128,7 +128,11 @@ def test_a_run_does_not_notice_strangers(launcher: Launcher, tmp_path: Path) -> 
         stranger.close()
     assert job.returncode == 0, errors
     assert len(re.findall(rb"rounds \d+", output)) == 2
-    assert errors == b""
+    told = [line for line in errors.decode().splitlines() if "OMP_NUM_THREADS" not in line]
+    assert len(told) == 1, errors
+    count = re.match(r"horarun: (\d+) connections without the job's secret were dropped", told[0])
+    assert count is not None, errors
+    assert int(count[1]) > 0
     growth = {pid: after[pid] - before[pid] for pid in pids}
     assert max(growth.values()) < MOST_GROWTH_BYTES, growth
     print(f"{COUNT} strangers at {len(doors)} doors; growth {growth}")
