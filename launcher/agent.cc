@@ -251,6 +251,7 @@ Result<Ready> Agent::prepare() {
   environment_ = merge_environments(job_.environment, own_);
   environment_ = merge_environments({"PWD=" + directory}, environment_);
   share_out_threads(environment_, usable_cores(), static_cast<int>(job_.slots.size()));
+  HORA_TRY(add_horovod_aliases(environment_, own_program()));
   auto program = find_program(job_.arguments.front(), find_variable(environment_, "PATH"));
   if (!program) {
     refusal_code_ = program.error().exit_code;

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -17,6 +19,8 @@ namespace {
 
 constexpr std::string_view kStartTimeout = "HORA_START_TIMEOUT_MS";
 constexpr std::string_view kThreads = "OMP_NUM_THREADS";
+constexpr std::string_view kHorovodCompat = "HORA_HOROVOD_COMPAT";
+constexpr std::string_view kPythonPath = "PYTHONPATH";
 
 constexpr std::array<std::string_view, 9> kOwnVariables = {
     "HORA_JOB",        "HORA_SECRET",     "HORA_RENDEZVOUS", "HORA_RANK",      "HORA_SIZE",
@@ -83,6 +87,7 @@ Result<Environment> make_job_environment(const Environment& own,
     set(result, "HOROVOD_GLOO_IFACE", options.network_interfaces.front());
     set(result, "NCCL_SOCKET_IFNAME", names);
   }
+  if (options.horovod_compat) set(result, kHorovodCompat, "1");
   for (const Assignment& tuned : options.tuning)
     set(result, tuned.name, tuned.value);
   for (const auto& [name, value] : options.assignments) {
@@ -100,6 +105,22 @@ std::optional<int> share_out_threads(Environment& environment, int cores, int wo
   const int threads = omp_threads_for(cores, workers);
   set(environment, kThreads, std::to_string(threads));
   return threads;
+}
+
+Result<void> add_horovod_aliases(Environment& environment, const std::string& program) {
+  if (find_variable(environment, kHorovodCompat) != "1") return {};
+  // In the Python package: hora/bin/horarun, hora/horovod_compat/horovod.
+  const auto folder = std::filesystem::path(program).parent_path().parent_path() / "horovod_compat";
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder / "horovod", error)) {
+    return fail(ErrorKind::unsupported,
+                fmt::format("--horovod-compat: the package 'horovod' is looked for in {}, where it "
+                            "is not; use the horarun that comes with the Python package hora",
+                            folder.string()));
+  }
+  const std::string others = find_variable(environment, kPythonPath).value_or("");
+  set(environment, kPythonPath, folder.string() + (others.empty() ? "" : ":") + others);
+  return {};
 }
 
 Environment make_travelling_environment(const Environment& job_environment) {

@@ -1,7 +1,8 @@
 // The environment of a worker: horarun's own, plus its place in the job.
 //
-// Pure: lists of "NAME=value" in, a list out. The job's secret travels here and only here: a
-// command line is readable by every user of a host, an environment by its owner.
+// Pure but for a look at the disk for Horovod's aliases: lists of "NAME=value" in, a list out. The
+// job's secret travels here and only here: a command line is readable by every user of a host, an
+// environment by its owner.
 //
 // Workers on another host get the same variables, but for those that describe a host or a login
 // there: its home, its devices, its terminal.
@@ -40,6 +41,7 @@ struct EnvironmentOptions {
   std::optional<std::uint32_t> start_timeout_ms;                 ///< --start-timeout
   std::vector<Assignment> tuning;                                ///< From plan_tuning().
   std::vector<std::string> network_interfaces;                   ///< --network-interfaces
+  bool horovod_compat = false;                                   ///< --horovod-compat
 };
 
 /// The environment that all workers share: `own`, then PYTHONUNBUFFERED, then tuning, then the
@@ -49,6 +51,10 @@ Result<Environment> make_job_environment(const Environment& own, const Environme
 /// Sets OMP_NUM_THREADS, unless it is set, so that `workers` workers share `cores` cores; returns
 /// the number if it did.
 std::optional<int> share_out_threads(Environment& environment, int cores, int workers);
+
+/// Lets Python find the package `horovod` that lies beside the horarun in `program`, if the
+/// environment asks for it (HORA_HOROVOD_COMPAT=1). An error if none lies there.
+Result<void> add_horovod_aliases(Environment& environment, const std::string& program);
 
 /// The job's environment without what means something on horarun's own host only.
 Environment make_travelling_environment(const Environment& job_environment);

@@ -150,9 +150,9 @@ int run_job(const RunOptions& options, const Environment& own, const Inherited& 
   }
   Result<Tuning> tuning = read_tuning(options);
   if (!tuning) return complain(kUsageError, tuning.error().message);
-  Result<Environment> environment =
-      make_job_environment(own, {options.assignments, options.start_timeout_ms,
-                                 std::move(tuning->assignments), options.network_interfaces});
+  Result<Environment> environment = make_job_environment(
+      own, {options.assignments, options.start_timeout_ms, std::move(tuning->assignments),
+            options.network_interfaces, options.horovod_compat});
   if (!environment) return complain(kUsageError, environment.error().message);
   job.environment = std::move(*environment);
   job.own_environment = own;
@@ -175,8 +175,11 @@ int run_job(const RunOptions& options, const Environment& own, const Inherited& 
   job.inherited = inherited;
   job.verbose = options.verbose;
   job.quiet = options.quiet;
-  // Other hosts have other cores: their agents share those out.
+  // Other hosts have other cores, and Horovod's aliases elsewhere: their agents see to both.
   job.travelling_environment = make_travelling_environment(job.environment);
+  if (auto added = add_horovod_aliases(job.environment, own_program()); !added) {
+    return complain(kUsageError, added.error().message);
+  }
   const std::size_t here = job.local_slots.size();
   const std::optional<int> threads =
       here == 0 ? std::nullopt

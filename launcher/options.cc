@@ -131,6 +131,8 @@ void add_options(CLI::App& app, Raw& raw) {
       ->type_name("DIR");
   app.add_flag("--prefix-output-with-timestamp", raw.run.prefix_timestamp,
                "put date and time before [rank]; also written -prefix-timestamp");
+  app.add_flag("--horovod-compat", raw.run.horovod_compat,
+               "`import horovod` in scripts means Hora, also where Horovod is installed");
   app.add_flag("--check-build", raw.check_build, "print what this build can do; also written -cb");
   app.add_flag("--verbose", raw.run.verbose, "say what is started and how it ended");
   app.add_flag("--quiet", raw.run.quiet, "say nothing but errors");

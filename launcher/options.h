@@ -36,6 +36,7 @@ struct RunOptions {
   std::vector<GivenFlag> tuning;  ///< For plan_tuning().
   std::string output_directory;   ///< Empty: none.
   bool prefix_timestamp = false;
+  bool horovod_compat = false;  ///< Scripts find Hora under Horovod's name.
   bool verbose = false;
   bool quiet = false;
 };

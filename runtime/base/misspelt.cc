@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kPrefix = "HORA_";
 
 /// Read by elastic/placement.cc and the Python package; set by horarun.
-constexpr std::array<std::string_view, 11> kPlaces = {
+constexpr std::array<std::string_view, 12> kPlaces = {
     "HORA_RANK",
     "HORA_SIZE",
     "HORA_LOCAL_RANK",
@@ -28,6 +28,7 @@ constexpr std::array<std::string_view, 11> kPlaces = {
     "HORA_SECRET",
     "HORA_RENDEZVOUS",
     "HORA_ELASTIC",
+    "HORA_HOROVOD_COMPAT",
     "HORA_RENDEZVOUS_PORT",
 };
 

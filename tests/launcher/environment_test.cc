@@ -5,6 +5,7 @@
 #include "launcher/environment.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include <catch2/catch.hpp>
 
@@ -103,6 +104,34 @@ TEST_CASE("random names are of the asked length and never equal") {
   CHECK(one.size() == 64);
   CHECK(one.find_first_not_of("0123456789abcdef") == std::string::npos);
   CHECK(one != make_random_hex(32).value());
+}
+
+TEST_CASE("Horovod's name is found beside the program, before what was there") {
+  namespace fs = std::filesystem;
+  const fs::path package = fs::temp_directory_path() / make_random_hex(8).value();
+  const std::string program = (package / "bin" / "horarun").string();
+  const std::string aliases = (package / "horovod_compat").string();
+  const Environment asked = {"PYTHONPATH=/old", "HORA_HOROVOD_COMPAT=1"};
+
+  Environment without = {"PYTHONPATH=/old"};
+  CHECK(add_horovod_aliases(without, program).has_value());
+  CHECK(find_variable(without, "PYTHONPATH") == std::optional<std::string>("/old"));
+
+  Environment missing = asked;
+  const auto refused = add_horovod_aliases(missing, program);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK_THAT(refused.error().message, Contains("--horovod-compat") && Contains(aliases));
+
+  fs::create_directories(package / "horovod_compat" / "horovod");
+  Environment found = asked;
+  CHECK(add_horovod_aliases(found, program).has_value());
+  CHECK(find_variable(found, "PYTHONPATH") == std::optional<std::string>(aliases + ":/old"));
+  EnvironmentOptions flag;
+  flag.horovod_compat = true;
+  Environment first = make_job_environment({}, flag).value();
+  CHECK(add_horovod_aliases(first, program).has_value());
+  CHECK(find_variable(first, "PYTHONPATH") == std::optional<std::string>(aliases));
+  fs::remove_all(package);
 }
 
 }  // namespace

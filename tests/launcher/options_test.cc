@@ -52,7 +52,7 @@ TEST_CASE("two dashes begin a command that looks like an option") {
 TEST_CASE("every option arrives") {
   const RunOptions options = run_options(
       {"-np", "2", "-H", "localhost:2", "--env", "A=1", "--env=B=x=y", "--start-timeout", "1.5",
-       "--output-filename", "out", "-prefix-timestamp", "--quiet", "cmd"});
+       "--output-filename", "out", "-prefix-timestamp", "--quiet", "--horovod-compat", "cmd"});
   CHECK(options.hosts == "localhost:2");
   CHECK(options.assignments ==
         std::vector<std::pair<std::string, std::string>>{{"A", "1"}, {"B", "x=y"}});
@@ -60,6 +60,7 @@ TEST_CASE("every option arrives") {
   CHECK(options.output_directory == "out");
   CHECK(options.prefix_timestamp);
   CHECK(options.quiet);
+  CHECK(options.horovod_compat);
   CHECK_FALSE(options.verbose);
 }
 

@@ -18,6 +18,7 @@ import threading
 from typing import Any, Callable
 
 from hora import _context
+from hora._startup import init
 from hora.elastic.state import HostUpdateResult, State
 from hora.exceptions import HoraInternalError, HostsUpdatedInterrupt
 
@@ -75,7 +76,7 @@ def run(func: Train) -> Train:
 
 def _rejoin() -> None:
     _context.shutdown()
-    _context.init()
+    init()
 
 
 def run_fn(func: Train, reset: Callable[[], Any]) -> Train:

@@ -1,8 +1,9 @@
 """The package `horovod` for scripts that were written for Horovod: aliases of what Hora has.
 
 It is found in two ways: the distribution hora-horovod-compat puts it into an environment; the
-folder above on PYTHONPATH, with HORA_HOROVOD_COMPAT=1, makes it found for one run. Nothing is
-implemented here that is not needed to look like Horovod.
+folder above on PYTHONPATH, with HORA_HOROVOD_COMPAT=1, makes it found for one run, which is what
+``horarun --horovod-compat`` sets. Nothing is implemented here that is not needed to look like
+Horovod.
 
 Beside an installed Horovod the first way would mix two packages of one name, so it refuses.
 """

@@ -17,9 +17,9 @@ from horovod.common.util import gloo_built, mpi_built
 from horovod.runner.common.util.config_parser import set_args_from_config, validate_config_args
 from horovod.runner.options import make_parser, words_of
 
-__all__ = ["environment", "failure", "gloo_built", "mpi_built", "parse_args", "run_commandline"]
+__all__ = ["HORARUN", "failure", "gloo_built", "mpi_built", "parse_args", "run_commandline"]
 
-_HORARUN = Path(hora.__file__).parent / "bin" / "horarun"
+HORARUN = Path(hora.__file__).parent / "bin" / "horarun"
 
 
 def parse_args() -> Any:
@@ -33,7 +33,7 @@ def parse_args() -> Any:
     parser = make_parser()
     args = parser.parse_args()
     if args.check_build:
-        sys.exit(subprocess.run([_HORARUN, "--check-build"], check=False).returncode)
+        sys.exit(subprocess.run([HORARUN, "--check-build"], check=False).returncode)
     if args.hosts is not None and args.hostfile is not None:
         parser.error("argument --hostfile: not allowed with argument --hosts")
     if args.use_gloo and args.use_mpi:
@@ -56,13 +56,6 @@ def failure(name: object, code: int) -> RuntimeError:
     )
 
 
-def environment() -> dict[str, str]:
-    """Return the environment of a job whose ranks find this package."""
-    aliases = str(Path(__file__).parents[2])
-    folders = [aliases, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "HORA_HOROVOD_COMPAT": "1"}
-
-
 def _run(args: Any) -> list[Any] | None:
     """Run the command, or the function, that the arguments name."""
     if args.run_func is not None:
@@ -72,8 +65,8 @@ def _run(args: Any) -> list[Any] | None:
             args.run_func, num_proc=args.num_proc, hosts=args.hosts, hostfile=args.hostfile
         )
         return results
-    command = [str(_HORARUN), *words_of(args), *args.command]
-    code = subprocess.run(command, env=environment(), check=False).returncode
+    command = [str(HORARUN), "--horovod-compat", *words_of(args), *args.command]
+    code = subprocess.run(command, check=False).returncode
     if code != 0:
         raise failure("see the output of horarun", code)
     return None
@@ -86,4 +79,4 @@ def _run_elastic(args: Any) -> list[Any] | None:
 
 def run_commandline() -> None:
     """Become horarun, with the words of this command line."""
-    os.execve(_HORARUN, [str(_HORARUN), *sys.argv[1:]], environment())
+    os.execv(HORARUN, [str(HORARUN), "--horovod-compat", *sys.argv[1:]])

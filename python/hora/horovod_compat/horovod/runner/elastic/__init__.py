@@ -1,0 +1,1 @@
+"""Where Horovod keeps the side of the launcher that follows a job's hosts."""
