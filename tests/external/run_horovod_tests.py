@@ -102,15 +102,23 @@ def run_pytest(checkout: Path, tests: list[str], size: int, limit: float) -> tup
         command = ["sh", "-c", script, "sh", *pytest, *tests]
         if size > 0:
             command = [str(package_folder() / "bin" / "horarun"), "-np", str(size), *command]
-        output = run_limited(command, checkout, limit)
+        output = run_limited(command, limit)
         reports = [Path(folder) / f"{rank}.xml" for rank in range(max(size, 1))]
         if size == 0:
             reports = [Path(folder) / ".xml"]
         return read_reports(reports), output
 
 
-def run_limited(command: list[str], folder: Path, limit: float) -> str:
-    """Run a command and return its output; it is ended when it takes too long."""
+def run_limited(command: list[str], limit: float) -> str:
+    """Run a command and return its output; it is ended when it takes too long.
+
+    It runs in an empty folder: in the checkout, Python would find Horovod's own package.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        return run_in(folder, command, limit)
+
+
+def run_in(folder: str, command: list[str], limit: float) -> str:
     process = subprocess.Popen(
         command,
         cwd=folder,
@@ -162,7 +170,6 @@ def names_in(checkout: Path, file: TestFile, pattern: str) -> list[str]:
         [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(checkout), "-q",
          "-p", "horovod_tests_plugin", "-p", "no:cacheprovider", "--collect-only", "-k", pattern,
          str(checkout / file.path)],
-        checkout,
         TEST_LIMIT_S,
     )  # fmt: skip
     lines = [line for line in listed.splitlines() if "::" in line and " " not in line]
