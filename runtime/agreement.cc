@@ -52,6 +52,11 @@ std::string scale_text(const Request& request) {
          number_text(request.postscale);
 }
 
+std::string group_text(const Request& request) {
+  if (request.group.empty()) return "it alone";
+  return "it in group '" + name_text(request.group) + "' of " + std::to_string(request.group_size);
+}
+
 std::string root_text(const Request& request) {
   return "root rank " + std::to_string(request.root);
 }
@@ -154,6 +159,11 @@ std::optional<Difference> difference(const Request& a, const Request& b) {
     return Difference{"Mismatched BROADCAST root ranks: One rank specified " + root_text(a) +
                           ", but another rank specified " + root_text(b) + ".",
                       root_text};
+  }
+  if (a.group != b.group || a.group_size != b.group_size) {
+    return Difference{"Mismatched groups: One rank submitted " + group_text(a) +
+                          ", but another rank submitted " + group_text(b) + ".",
+                      group_text};
   }
   return std::nullopt;
 }

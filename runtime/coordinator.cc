@@ -4,9 +4,9 @@
 //
 //   waiting     in the PendingTable, not all ranks of its process set have submitted it;
 //               StallInspector watches
-//   ready       all have, or have joined. If they disagree, it is answered with an error.
-//               Allgathers, broadcasts and barriers are answered at once; allreduces may be *held*,
-//               so that they are fused with what comes
+//   ready       all have, or have joined; and so it is with all of its group, if it has one. If they
+//               disagree, it is answered with an error. What does not fuse is answered at once;
+//               allreduces may be *held*, so that they are fused with what comes
 //   released    somebody waits for it, it was held for `hold`, or fills a buffer: answered as soon
 //               as its lane has less than `outstanding_limit` buffers in flight
 //   answered    a part of a RootMessage; forgotten here, remembered by the cache
@@ -112,14 +112,48 @@ Result<void> Coordinator::State::arrive(Rank from, const Arrival& arrival, TimeP
 }
 
 void Coordinator::State::on_complete(PendingId id, TimePoint now) {
-  Pending& entry = table.at(id);
-  entry.ready_at = now;
-  if (!is_collective(entry.request->kind)) {
+  const Request& request = *table.at(id).request;
+  if (!is_collective(request.kind)) {
+    table.at(id).ready_at = now;
     set_changes.push_back(id);
     released = completions;  // A set is not removed before its tensors are answered.
     return;
   }
-  if (entry.request->kind != Kind::allreduce || fault_of(id)) {
+  table.at(id).error = fault_of(id);
+  if (table.at(id).error) return on_failed(id, now);
+  if (request.group.empty()) return make_ready(id, now);
+  release(groups.add(group_key(request), request.group_size, id), now);
+}
+
+/// Answers it, and fails every group that some rank named for it.
+void Coordinator::State::on_failed(PendingId id, TimePoint now) {
+  const Pending& entry = table.at(id);
+  std::vector<SharedRequest> named;
+  const auto add = [&](const SharedRequest& request) {
+    const bool is_new = std::none_of(named.begin(), named.end(), [&](const SharedRequest& known) {
+      return known->group == request->group;
+    });
+    if (!request->group.empty() && is_new) named.push_back(request);
+  };
+  add(entry.request);
+  for (const auto& [rank, other] : entry.others)
+    add(other);
+  for (const SharedRequest& request : named)
+    release(groups.fail(group_key(*request), request->group_size, *entry.error), now);
+  make_ready(id, now);
+}
+
+void Coordinator::State::release(const GroupTable::Released& members, TimePoint now) {
+  for (const PendingId id : members.members) {
+    table.at(id).error = members.error;
+    make_ready(id, now);
+  }
+}
+
+void Coordinator::State::make_ready(PendingId id, TimePoint now) {
+  Pending& entry = table.at(id);
+  entry.ready_at = now;
+  if (entry.error || entry.request->kind != Kind::allreduce) {
     instant.push_back(id);
     return;
   }

@@ -44,8 +44,8 @@ void Coordinator::State::answer_instant() {
   while (done < instant.size() && within_budget()) {
     const PendingId id = instant[done++];
     const Pending& entry = table.at(id);
-    if (const auto error = fault_of(id)) {
-      answer_error(id, *error);
+    if (entry.error) {
+      answer_error(id, *entry.error);
       continue;
     }
     std::uint64_t bytes = entry.bytes;
@@ -134,7 +134,7 @@ void Coordinator::State::add_new(PendingId id, WireResponse& response) {
   added.request = entry.request;
   added.slot = cache.put(entry.request);
   added.first_dims = dims_of_set(entry);
-  body_bytes += kRequestOverhead + entry.request->name.size() +
+  body_bytes += kRequestOverhead + entry.request->name.size() + entry.request->group.size() +
                 8 * (entry.request->shape.size() + added.first_dims.size());
 }
 

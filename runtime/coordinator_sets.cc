@@ -83,13 +83,20 @@ void Coordinator::State::fail_incomplete(const ProcessSet& removed) {
   for (PendingId id = table.oldest(); id != kNoPending; id = next) {
     next = table.at(id).newer;
     if (table.at(id).set->id != removed.id) continue;
-    const std::string& name = table.at(id).request->name;
-    answer_error(
-        id, {ErrorKind::mismatch,
-             "process set " + std::to_string(removed.id.value) + " was removed while tensor '" +
-                 name_text(name) + "' waited for " + ranks_text(table.missing_of(id)) +
-                 "; wait for all collectives of a process set before it is removed",
-             std::nullopt});
+    const SharedRequest request = table.at(id).request;
+    const Error error{ErrorKind::mismatch,
+                      "process set " + std::to_string(removed.id.value) +
+                          " was removed while tensor '" + name_text(request->name) +
+                          "' waited for " + ranks_text(table.missing_of(id)) +
+                          "; wait for all collectives of a process set before it is removed",
+                      std::nullopt};
+    if (!request->group.empty()) {
+      // Members that were complete wait for this one in vain.
+      const auto waiting = groups.fail(group_key(*request), request->group_size, error);
+      for (const PendingId member : waiting.members)
+        answer_error(member, error);
+    }
+    answer_error(id, error);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/fusion.h"
+#include "runtime/group_table.h"
 #include "runtime/negotiation.h"
 #include "runtime/pending_table.h"
 #include "runtime/stall.h"
@@ -41,6 +42,9 @@ struct Coordinator::State {
   Result<void> arrive(Rank from, const Arrival& arrival, TimePoint now);
   Result<void> on_join(Rank from, const SharedRequest& request, TimePoint now);
   void on_complete(PendingId id, TimePoint now);
+  void on_failed(PendingId id, TimePoint now);
+  void release(const GroupTable::Released& members, TimePoint now);
+  void make_ready(PendingId id, TimePoint now);
   void on_flush(Rank from);
   void on_farewell(Rank from, const std::string& last_words);
 
@@ -68,6 +72,7 @@ struct Coordinator::State {
   NegotiationOptions options;
   ProcessSets sets;  // as of what was answered
   PendingTable table;
+  GroupTable groups;
   RootCache cache;
   FusionPlanner planner;
   StallInspector stall;

@@ -56,28 +56,49 @@ Engine::~Engine() {
 
 Result<Handle> Engine::post(Submission submission) {
   if (submission.request.kind == Kind::join) submission.request.name = kJoinName;
-  auto call = std::make_shared<CompletionImpl>(std::move(submission));
-  const Request& request = call->request();
+  const Call call = std::make_shared<CompletionImpl>(std::move(submission));
+  HORA_TRY(post_calls({&call, 1}));
+  return call;
+}
+
+Result<std::vector<Handle>> Engine::post_group(std::vector<Submission> members) {
+  std::vector<Call> calls;
+  calls.reserve(members.size());
+  for (Submission& member : members)
+    calls.push_back(std::make_shared<CompletionImpl>(std::move(member)));
+  HORA_TRY(post_calls(calls));
+  return std::vector<Handle>(calls.begin(), calls.end());
+}
+
+/// Puts all calls into the inbox, or none.
+Result<void> Engine::post_calls(std::span<const Call> calls) {
   const std::lock_guard lock(mail_mutex_);
   if (refuse_) return fail(*refuse_);
-  HORA_TRY(admit(request));
-  if (in_flight_.size() >= config_.submit_queue_limit) {
+  for (const Call& call : calls)
+    HORA_TRY(admit(call->request()));
+  if (in_flight_.size() + calls.size() > config_.submit_queue_limit) {
     return fail(ErrorKind::resource, "there are " + std::to_string(in_flight_.size()) +
                                          " tensors in flight; wait for some, or raise "
                                          "HORA_SUBMIT_QUEUE_LIMIT");
   }
-  if (!in_flight_.insert(key_of(request)).second) {
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const Request& request = calls[i]->request();
+    if (in_flight_.insert(key_of(request)).second) continue;
+    for (const Call& taken : calls.first(i))
+      in_flight_.erase(key_of(taken->request()));
     return fail(ErrorKind::duplicate_name,
                 "Requested to allreduce, allgather, or broadcast a tensor with the same name as "
                 "another tensor that is currently being processed. If you want to request another "
                 "tensor, use a different tensor name. (" +
                     tensor_text(request.name, request.set) + ")");
   }
-  note_submission(request);
-  inbox_.flush = inbox_.flush || call->submission().caller_waits;
-  inbox_.calls.push_back(call);
+  for (const Call& call : calls) {
+    note_submission(call->request());
+    inbox_.flush = inbox_.flush || call->submission().caller_waits;
+    inbox_.calls.push_back(call);
+  }
   mail_.store(true, std::memory_order_seq_cst);
-  return call;
+  return {};
 }
 
 void Engine::post_flush() {

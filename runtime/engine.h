@@ -62,6 +62,8 @@ class Engine {
   /// join), duplicates of names in flight, a full table, or a stopped engine. Validates nothing
   /// else.
   Result<Handle> post(Submission submission);
+  /// All of them or none; the requests name their group.
+  Result<std::vector<Handle>> post_group(std::vector<Submission> members);
   /// Somebody waits for what was submitted so far.
   void post_flush();
   void post_event(ControlEvent event);
@@ -116,6 +118,7 @@ class Engine {
     Calls calls;
   };
 
+  Result<void> post_calls(std::span<const Call> calls);
   bool take_mail(TimePoint now);
   void on_event(const ControlEvent& event, TimePoint now);
   bool move_control(TimePoint now);

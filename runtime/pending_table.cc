@@ -87,6 +87,7 @@ PendingId PendingTable::open(const Arrival& arrival, const SharedSet& set, TimeP
   entry.ordinals.assign(static_cast<std::size_t>(size_), 0);
   entry.first_dims.clear();
   entry.others.clear();
+  entry.error.reset();
   entry.since = now;
   entry.bytes = byte_count(*arrival.request);
   entry.older = newest_;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -45,9 +46,10 @@ struct Pending {
   std::vector<std::int64_t> first_dims;                        ///< By rank, where they agree.
   std::vector<std::pair<std::int32_t, SharedRequest>> others;  ///< Ranks that said something else,
                                                                ///< `restored`.
-  TimePoint since;                                             ///< First submission.
-  TimePoint ready_at;                                          ///< Last one.
-  std::uint64_t ready_ordinal = 0;                             ///< Counts completions.
+  std::optional<Error> error;       ///< Why it fails, once that is known.
+  TimePoint since;                  ///< First submission.
+  TimePoint ready_at;               ///< Last one.
+  std::uint64_t ready_ordinal = 0;  ///< Counts completions.
   std::uint64_t bytes = 0;
   PendingId older = kNoPending, newer = kNoPending;  ///< In the list of the incomplete.
 };

@@ -140,6 +140,13 @@ Result<void> check_request(const Request& request) {
     return bad("a name has at most " + std::to_string(kMaxNameBytes) + " bytes, this one has " +
                std::to_string(request.name.size()));
   }
+  if (request.group.size() > kMaxNameBytes || request.group_size > kMaxGroupSize ||
+      request.group_size < 0 || request.group.empty() != (request.group_size == 0)) {
+    return bad("a group has a name of 1 to " + std::to_string(kMaxNameBytes) + " bytes and 1 to " +
+               std::to_string(kMaxGroupSize) + " tensors, this one has " +
+               std::to_string(request.group.size()) + " bytes and " +
+               std::to_string(request.group_size) + " tensors");
+  }
   if (request.shape.size() > kMaxDimensions) {
     return bad("a shape has at most " + std::to_string(kMaxDimensions) +
                " dimensions, this one has " + std::to_string(request.shape.size()));
@@ -202,6 +209,8 @@ Request canonical(Request request) {
   if (request.kind == Kind::barrier || !is_collective(request.kind)) {
     request.dtype = DType::uint8;
     request.shape.clear();
+    request.group.clear();
+    request.group_size = 0;
   }
   if (request.kind == Kind::join) request.name = kJoinName;
   if (request.kind == Kind::join || request.kind == Kind::add_set) request.set = kGlobalSet;
@@ -226,7 +235,8 @@ bool matches(const Request& a, const Request& b) {
   const auto bits = [](double number) { return std::bit_cast<std::uint64_t>(number); };
   return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
          bits(a.prescale) == bits(b.prescale) && bits(a.postscale) == bits(b.postscale) &&
-         a.shape == b.shape && a.set == b.set && a.members == b.members && a.name == b.name;
+         a.shape == b.shape && a.set == b.set && a.members == b.members && a.name == b.name &&
+         a.group_size == b.group_size && a.group == b.group;
 }
 
 }  // namespace hora

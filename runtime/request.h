@@ -61,6 +61,8 @@ struct Request {
   std::vector<std::int64_t> splits;   ///< Alltoall: rows for each rank, at most shape[0] together.
   SetId set{};                        ///< Whose ranks run it; remove_set: which is removed.
   std::vector<std::int32_t> members;  ///< add_set: its ranks, in any order.
+  std::string group;            ///< Negotiated as a whole with those of this name; empty: alone.
+  std::int32_t group_size = 0;  ///< Tensors of the group.
 
   friend bool operator==(const Request&, const Request&) = default;
 };
@@ -72,6 +74,7 @@ inline constexpr std::string_view kJoinName = "join.noname";
 inline constexpr std::size_t kMaxNameBytes = 4096;
 inline constexpr std::size_t kMaxDimensions = 64;
 inline constexpr std::size_t kMaxMembers = std::size_t{1} << 16;
+inline constexpr std::int32_t kMaxGroupSize = 1 << 20;
 /// More than an address space has; sums over all ranks still fit 64 bits.
 inline constexpr std::int64_t kMaxTensorBytes = std::int64_t{1} << 48;
 

@@ -150,6 +150,24 @@ class RuntimeImpl final : public Runtime {
     return handle;
   }
 
+  Result<std::vector<Handle>> submit_group(const std::string& group,
+                                           std::vector<Submission> members) override {
+    if (forked_) return forked_error();
+    if (members.empty()) {
+      return fail(ErrorKind::invalid_argument,
+                  "group '" + name_text(group) + "' has no tensors; it needs at least one");
+    }
+    const bool caller_waits = members.front().caller_waits;
+    for (Submission& member : members) {
+      member.request.group = group;
+      member.request.group_size = static_cast<std::int32_t>(members.size());
+      HORA_TRY(validate(member));
+    }
+    auto handles = engine_->post_group(std::move(members));
+    if (handles) progress_->on_posted(caller_waits);
+    return handles;
+  }
+
   Result<void> wait(const Handle& handle, Deadline deadline,
                     const std::function<bool()>& interrupted) override {
     auto& completion = static_cast<CompletionImpl&>(*handle);

@@ -100,6 +100,12 @@ class Runtime {
   /// session is gone), resource (too many in flight).
   virtual Result<Handle> submit(Submission submission) = 0;
 
+  /// Starts collectives of one kind that are negotiated as a whole: none of them begins before all
+  /// ranks have submitted all of them, and when one fails all do. All are started here, or none.
+  /// `group` names them together, like a tensor's name; at least one member. Errors as `submit`.
+  virtual Result<std::vector<Handle>> submit_group(const std::string& group,
+                                                   std::vector<Submission> members) = 0;
+
   /// Waits until the handle is done, the deadline, or until `interrupted` (asked about every 50 ms
   /// on the caller's thread) returns true. Returns the outcome of the handle, or an Error of kind
   /// timeout or interrupted; the collective goes on then.

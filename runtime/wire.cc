@@ -84,10 +84,12 @@ flatbuffers::Offset<wire::Request> put_request(Builder& builder, const Request& 
   const auto shape = builder.CreateVector(request.shape);
   const auto splits = request.splits.empty() ? 0 : builder.CreateVector(request.splits);
   const auto members = request.members.empty() ? 0 : builder.CreateVector(request.members);
-  return wire::CreateRequest(
-      builder, name, shape, request.prescale, request.postscale, request.root,
-      static_cast<std::uint8_t>(request.kind), static_cast<std::uint8_t>(request.dtype),
-      static_cast<std::uint8_t>(request.op), splits, request.set.value, members);
+  const auto group = request.group.empty() ? 0 : put_bytes(builder, request.group);
+  return wire::CreateRequest(builder, name, shape, request.prescale, request.postscale,
+                             request.root, static_cast<std::uint8_t>(request.kind),
+                             static_cast<std::uint8_t>(request.dtype),
+                             static_cast<std::uint8_t>(request.op), splits, request.set.value,
+                             members, group, request.group_size);
 }
 
 Result<Request> to_request(const wire::Request* from) {
@@ -104,6 +106,8 @@ Result<Request> to_request(const wire::Request* from) {
   request.name = to_text(from->name());
   request.shape = to_numbers(from->shape());
   request.splits = to_numbers(from->splits());
+  request.group = to_text(from->group());
+  request.group_size = from->group_size();
   request.root = from->root();
   request.prescale = from->prescale();
   request.postscale = from->postscale();

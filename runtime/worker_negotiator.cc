@@ -140,7 +140,7 @@ void WorkerNegotiator::State::add(Request& request) {
     return;
   }
   request = restored(std::move(request), first_dims);
-  body_bytes += kRequestOverhead + request.name.size() +
+  body_bytes += kRequestOverhead + request.name.size() + request.group.size() +
                 8 * (request.shape.size() + request.splits.size()) + 4 * request.members.size();
   outgoing.requests.push_back(std::move(request));
 }

@@ -20,16 +20,9 @@ std::string type_name(py::handle value) {
   return py::str(py::type::handle_of(value).attr("__name__"));
 }
 
-}  // namespace
-
-std::string Names::full_name(const Request& request, py::handle name) {
-  const auto index = static_cast<std::size_t>(request.kind);
-  HORA_CHECK(index < kPrefixes.size(), "the package names a collective by its number");
-  std::string text(kPrefixes[index]);
-  if (name.is_none()) {
-    Counts& counts = request.set == kGlobalSet ? unnamed_ : of_others_[request.set];
-    return text + "noname." + std::to_string(++counts[index]);
-  }
+/// `prefix` with the name, or with the next number of those that have none.
+std::string named(std::string prefix, py::handle name, std::uint64_t& unnamed) {
+  if (name.is_none()) return prefix + "noname." + std::to_string(++unnamed);
   if (PyUnicode_Check(name.ptr()) == 0) {
     throw py::type_error("name must be a str or None, not " + type_name(name));
   }
@@ -40,7 +33,26 @@ std::string Names::full_name(const Request& request, py::handle name) {
     throw py::value_error("name must be Unicode text; " + std::string(py::repr(name)) +
                           " holds a surrogate without its partner");
   }
-  return text.append(utf8, static_cast<std::size_t>(length));
+  return prefix.append(utf8, static_cast<std::size_t>(length));
+}
+
+}  // namespace
+
+std::string Names::full_name(const Request& request, py::handle name) {
+  const auto index = static_cast<std::size_t>(request.kind);
+  HORA_CHECK(index < kPrefixes.size(), "the package names a collective by its number");
+  return named(std::string(kPrefixes[index]), name, counts_of(request.set).single[index]);
+}
+
+std::string Names::group_name(const Request& member, py::handle name) {
+  const auto index = static_cast<std::size_t>(member.kind);
+  HORA_CHECK(index < kPrefixes.size(), "the package names a collective by its number");
+  return named("grouped_" + std::string(kPrefixes[index]), name,
+               counts_of(member.set).grouped[index]);
+}
+
+std::string member_name(const std::string& group, std::size_t index, std::size_t count) {
+  return group + "_" + std::to_string(index + 1) + "of" + std::to_string(count);
 }
 
 double factor_from(py::handle value, const char* argument) {

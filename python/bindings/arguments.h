@@ -25,15 +25,24 @@ class Names {
   /// Of a collective of the request's kind and set. `name`: a str or None. Raises TypeError or
   /// ValueError.
   std::string full_name(const Request& request, pybind11::handle name);
+  /// Of a group of them: "grouped_allreduce.NAME"; unnamed groups count for themselves too.
+  std::string group_name(const Request& member, pybind11::handle name);
   /// The number names a new set, whose unnamed collectives are counted from 1.
   void begin(SetId set) { of_others_.erase(set); }
 
  private:
-  using Counts = std::array<std::uint64_t, 6>;  // By kind.
+  struct Counts {
+    std::array<std::uint64_t, 6> single{}, grouped{};  // By kind.
+  };
 
-  Counts unnamed_{};                   // Of set 0.
+  Counts& counts_of(SetId set) { return set == kGlobalSet ? unnamed_ : of_others_[set]; }
+
+  Counts unnamed_;                     // Of set 0.
   std::map<SetId, Counts> of_others_;  // Of the others.
 };
+
+/// The full name of the `index`-th of `count` members of a group: "grouped_allreduce.NAME_1of3".
+std::string member_name(const std::string& group, std::size_t index, std::size_t count);
 
 /// A factor; raises TypeError unless it is a number. `argument`: its name.
 double factor_from(pybind11::handle value, const char* argument);

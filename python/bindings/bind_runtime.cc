@@ -107,6 +107,27 @@ py::dict process_sets_of(const RuntimeBinding& runtime) {
   return sets;
 }
 
+/// Members of one kind, as parallel lists; their full names are made from the group's.
+std::vector<Handle> submit_group(RuntimeBinding& self, int kind, py::handle name,
+                                 const py::list& dtypes, const py::list& shapes,
+                                 const py::list& sources, const py::list& targets, int op,
+                                 py::handle prescale, py::handle postscale, std::uint32_t set) {
+  std::vector<Submission> members;
+  std::string group;
+  const std::size_t count = dtypes.size();
+  members.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    members.push_back(make_submission(
+        self, kind, py::str(), py::cast<int>(dtypes[i]), py::cast<py::tuple>(shapes[i]),
+        py::cast<std::uintptr_t>(sources[i]), py::cast<std::uintptr_t>(targets[i]), op, prescale,
+        postscale, 0, py::tuple(), set));
+    Request& request = members.back().request;
+    if (i == 0) group = self.names().group_name(request, name);
+    request.name = member_name(group, i, count);
+  }
+  return self.submit_group(group, std::move(members));
+}
+
 Output take_output(Completion& completion, std::size_t element_bytes) {
   const std::vector<std::int64_t>& shape = completion.output_shape();
   const auto elements = static_cast<std::size_t>(
@@ -169,6 +190,8 @@ void bind_runtime(py::module_& module) {
       .def("add_process_set", &add_process_set, "ranks"_a)
       .def("remove_process_set", &remove_process_set, "number"_a)
       .def("process_sets", &process_sets_of)
+      .def("submit_group", &submit_group, "kind"_a, "name"_a, "dtypes"_a, "shapes"_a, "sources"_a,
+           "targets"_a, "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "process_set"_a = 0)
       .def("wait", &RuntimeBinding::wait, py::arg("handle"))
       .def("poll", &RuntimeBinding::poll, py::arg("handle"))
       .def("start_timeline", &RuntimeBinding::start_timeline, py::arg("pattern"),

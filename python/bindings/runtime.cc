@@ -110,6 +110,15 @@ Handle RuntimeBinding::submit(Submission submission) {
   return std::move(*handle);
 }
 
+std::vector<Handle> RuntimeBinding::submit_group(const std::string& group,
+                                                 std::vector<Submission> members) {
+  require_own_process();
+  auto handles =
+      without_gil([&]() noexcept { return runtime_->submit_group(group, std::move(members)); });
+  if (!handles) raise_error(handles.error());
+  return std::move(*handles);
+}
+
 void RuntimeBinding::wait(const Handle& handle) {
   require_own_process();
   raise_failure(interruptibly([&](const std::function<bool()>& interrupted) noexcept {

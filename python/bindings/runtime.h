@@ -39,6 +39,8 @@ class RuntimeBinding {
 
   /// Starts a collective. The caller keeps the tensors alive until the handle is done.
   Handle submit(Submission submission);
+  /// Starts a group of collectives, all or none.
+  std::vector<Handle> submit_group(const std::string& group, std::vector<Submission> members);
   /// Waits for a handle; raises what it failed with.
   void wait(const Handle& handle);
   /// submit and wait in one. `keep` owns the memory: it is kept should the wait be interrupted.

@@ -154,6 +154,44 @@ def start(
     return context.keep(handle, finish)
 
 
+def start_group(
+    kind: int,
+    name: str | None,
+    dtypes: list[int],
+    shapes: list[tuple[int, ...]],
+    sources: list[int],
+    targets: list[int],
+    finish: _context.FinishGroup,
+    op: int = Sum,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start collectives that are negotiated as a whole and return the handle of all of them."""
+    context = _context.current()
+    handles = context.runtime.submit_group(
+        kind,
+        name,
+        dtypes,
+        shapes,
+        sources,
+        targets,
+        op,
+        prescale,
+        postscale,
+        registered_id(process_set, PREFIXES[kind]),
+    )
+    return context.keep_group(handles, finish)
+
+
+def members_of(tensors: Iterable[Any]) -> list[Any]:
+    """Return the tensors of a group; IndexError if there are none."""
+    members = list(tensors)
+    if not members:
+        raise IndexError("A grouped collective needs at least one tensor.")
+    return members
+
+
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the set have come here.
 

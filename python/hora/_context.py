@@ -31,6 +31,8 @@ NOT_INITIALIZED = "Hora has not been initialized; use hvd.init()."
 
 # Turns a completed handle into what synchronize returns; holds the tensors meanwhile.
 Finish = Callable[[_core.Handle], Any]
+# The same for the handles of a group.
+FinishGroup = Callable[[list[_core.Handle]], Any]
 
 _handle_numbers: Iterator[int] = itertools.count(1)
 
@@ -53,6 +55,7 @@ class Context:
         # Of distributed optimizers: hora.torch.parameter_names.
         self.parameter_names: dict[str, Any] = {}
         self._pending: dict[int, tuple[_core.Handle, Finish]] = {}
+        self._groups: dict[int, tuple[list[_core.Handle], FinishGroup]] = {}
 
     def keep(self, handle: _core.Handle, finish: Finish) -> int:
         """Enter a started collective into the table and return its number."""
@@ -60,8 +63,17 @@ class Context:
         self._pending[number] = (handle, finish)
         return number
 
+    def keep_group(self, handles: list[_core.Handle], finish: FinishGroup) -> int:
+        """Enter a started group into the table and return its number."""
+        number = next(_handle_numbers)
+        self._groups[number] = (handles, finish)
+        return number
+
     def poll(self, number: int) -> bool:
         """Return whether the collective has completed, successfully or not."""
+        group = self._groups.get(number)
+        if group is not None:
+            return all(self.runtime.poll(handle) for handle in group[0])
         entry = self._pending.get(number)
         if entry is None:
             raise ValueError(f"Handle {number} was not created or has been cleared.")
@@ -71,7 +83,7 @@ class Context:
         """Wait for a collective and return its result; None for an unknown number."""
         entry = self._pending.get(number)
         if entry is None:
-            return None
+            return self._synchronize_group(number)
         handle, finish = entry
         try:
             self.runtime.wait(handle)
@@ -81,9 +93,29 @@ class Context:
                 self._pending.pop(number, None)
         return finish(handle)
 
+    def _synchronize_group(self, number: int) -> Any:
+        """Wait for all members, then raise what the first of them that failed failed with."""
+        group = self._groups.get(number)
+        if group is None:
+            return None
+        handles, finish = group
+        failure: Exception | None = None
+        for handle in handles:
+            try:
+                self.runtime.wait(handle)
+            except (HoraInternalError, ValueError) as error:
+                if not handle.done():  # Not its outcome: a signal ended the wait.
+                    raise
+                failure = failure or error
+        self._groups.pop(number, None)
+        if failure is not None:
+            raise failure
+        return finish(handles)
+
     def drop_handles(self) -> None:
         """Forget all handles; the runtime has been shut down and touches no tensor any more."""
         self._pending.clear()
+        self._groups.clear()
 
 
 _lock = threading.Lock()

@@ -70,6 +70,19 @@ class Runtime:
         splits: tuple[int, ...] = ...,
         process_set: int = ...,
     ) -> Handle: ...
+    def submit_group(
+        self,
+        kind: int,
+        name: str | None,
+        dtypes: list[int],
+        shapes: list[tuple[int, ...]],
+        sources: list[int],
+        targets: list[int],
+        op: int = ...,
+        prescale: float = ...,
+        postscale: float = ...,
+        process_set: int = ...,
+    ) -> list[Handle]: ...
     def join(self) -> int: ...
     def add_process_set(self, ranks: list[int]) -> int: ...
     def remove_process_set(self, number: int) -> int: ...

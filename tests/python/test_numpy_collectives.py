@@ -25,7 +25,7 @@ def test_numpy_collectives(
 
 def made(rank: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Return what `rank` sends: 0 or 1, and the rank in the first place."""
-    values = np.random.default_rng(rank).integers(0, 2, size=shape).astype(dtype)
+    values = np.asarray(np.random.default_rng(rank).integers(0, 2, size=shape)).astype(dtype)
     if values.size:
         values.flat[0] = rank
     return values
@@ -118,6 +118,35 @@ def check_reducescatter_and_alltoall() -> None:
         hvd.alltoall(np.ones(size), [[1] * size])
     with pytest.raises(hvd.HorovodInternalError, match="AVERAGE and SUM"):
         hvd.reducescatter(np.ones(size), op=hvd.Max)
+
+
+def check_groups() -> None:
+    size, rank = hvd.size(), hvd.rank()
+    shapes = [(), (3, 2), (0,), (size + 1, 2)]
+    dtypes = ["float32", "int64", "float16", "bool"]
+    groups = [[made(r, one, d) for one, d in zip(shapes, dtypes)] for r in range(size)]
+    totals = [np.sum(member, axis=0).astype(d) for member, d in zip(zip(*groups), dtypes)]
+    mine = [array.copy() for array in groups[rank]]
+    handle = hvd.grouped_allreduce_async(mine, op=hvd.Sum, name="g")
+    for results in (
+        hvd.grouped_allreduce(mine, op=hvd.Sum),
+        hvd.synchronize(handle),
+        hvd.grouped_allreduce_(mine, op=hvd.Sum),
+    ):
+        for result, total in zip(results, totals):
+            assert result.dtype == total.dtype
+            np.testing.assert_array_equal(result, total)
+    gathered = hvd.grouped_allgather(groups[rank][1:])
+    for result, member in zip(gathered, list(zip(*groups))[1:]):
+        np.testing.assert_array_equal(result, np.concatenate(member))
+    parts = hvd.grouped_reducescatter([np.full((size, 2), rank), np.ones(size)], op=hvd.Sum)
+    np.testing.assert_array_equal(parts[0], [[sum(range(size))] * 2])
+    np.testing.assert_array_equal(parts[1], [size])
+    with pytest.raises(IndexError, match="at least one tensor"):
+        hvd.grouped_allreduce([])
+    if size > 1:
+        with pytest.raises(hvd.HorovodInternalError, match="_1of2"):
+            hvd.grouped_allreduce([np.ones(1 + rank), np.ones(2)])
 
 
 def check_handles() -> None:

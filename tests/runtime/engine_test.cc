@@ -122,6 +122,32 @@ TEST_CASE("engine: a disagreement fails everywhere alike, and the job goes on") 
   }
 }
 
+TEST_CASE("engine: a group is taken whole or not at all") {
+  EngineWorld world({.size = 1});
+  std::vector<float> memory(4);
+  const auto submission = [&](const std::string& name) {
+    Request request = allreduce_request(name, 4);
+    request.group = "g";
+    request.group_size = 2;
+    return Submission{request, memory.data(), memory.data(), true};
+  };
+  const auto taken = world.post(0, allreduce_request("busy", 4), memory.data(), memory.data());
+  REQUIRE(taken);
+  for (const auto& names : {std::pair{"a", "busy"}, std::pair{"a", "a"}}) {
+    const auto refused = world[0].post_group({submission(names.first), submission(names.second)});
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().kind == ErrorKind::duplicate_name);
+  }
+  const auto handles = world[0].post_group({submission("a"), submission("b")});  // "a" is free.
+  REQUIRE(handles);
+  auto random = seeded(9);
+  world.run(random);
+  for (const Handle& handle : *handles) {
+    REQUIRE(handle->done());
+    CHECK(handle->outcome());
+  }
+}
+
 TEST_CASE("engine: a name in flight is refused at once, and is free when its call is over") {
   auto random = seeded(3);
   EngineWorld world({.size = 2});

@@ -59,7 +59,31 @@ struct Run {
   }
 
   Request tensor_of(std::size_t index, std::size_t round, std::size_t rank) const {
-    return hora::tensor_of(seed, index, round, rank, rounds.size());
+    Request request = hora::tensor_of(seed, index, round, rank, rounds.size());
+    const std::size_t first = std::min(index, partner_of(index));
+    if (first != partner_of(first)) {
+      request.group = "pair " + std::to_string(first);
+      request.group_size = 2;
+    }
+    return request;
+  }
+
+  /// The other member of the tensor's group, or itself: every fifth tensor and the next are one.
+  std::size_t partner_of(std::size_t index) const {
+    const std::size_t first = index % 5 == 4 ? index - 1 : index;
+    const auto is_barrier = [&](std::size_t tensor) {
+      return hora::tensor_of(seed, tensor, 0, 0, 1).kind == Kind::barrier;
+    };
+    if (first % 5 != 3 || first + 1 >= tensors || is_barrier(first) || is_barrier(first + 1)) {
+      return index;
+    }
+    return index == first ? first + 1 : first;
+  }
+
+  bool ranks_agree(std::size_t index, std::size_t round) const {
+    const Request first = tensor_of(index, round, 0);
+    return first.shape.size() < 2 || options.size < 2 ||
+           first.shape[1] == tensor_of(index, round, 1).shape[1];
   }
 
   std::size_t index_of_name(const std::string& name) const {
@@ -94,9 +118,7 @@ struct Run {
   void check_tensor(const Response& response, const ResponseTensor& tensor, std::size_t index,
                     std::size_t round, std::size_t rank) {
     const Request mine = tensor_of(index, round, rank);
-    const Request theirs = tensor_of(index, round, 1);
-    const bool agree = mine.shape.size() < 2 || options.size < 2 ||
-                       theirs.shape[1] == tensor_of(index, round, 0).shape[1];
+    const bool agree = ranks_agree(index, round) && ranks_agree(partner_of(index), round);
     REQUIRE(response.error.empty() == agree);
     if (!agree) return;
     REQUIRE(response.kind == mine.kind);

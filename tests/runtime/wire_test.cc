@@ -33,6 +33,8 @@ WorkerMessage worker_message() {
   message.requests[1].kind = Kind::alltoall;
   message.requests[1].shape = {5, 3};
   message.requests[1].splits = {2, 0, 3};
+  message.requests[1].group = kNasty;
+  message.requests[1].group_size = 12;
   message.last_words = kNasty;
   return message;
 }

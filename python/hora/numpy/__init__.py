@@ -16,6 +16,16 @@ from hora._calls import Adasum, Average, Max, Min, Product, Sum, join, poll, syn
 from hora._objects import allgather_object
 from hora.numpy.compression import Compression
 from hora.numpy.exchange import alltoall, alltoall_async, reducescatter, reducescatter_async
+from hora.numpy.groups import (
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+)
 from hora.numpy.ops import (
     allgather,
     allgather_async,
@@ -56,6 +66,14 @@ __all__ = [
     "broadcast_async_",
     "broadcast_object",
     "broadcast_parameters",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "join",
     "poll",
     "reducescatter",

@@ -29,6 +29,16 @@ from hora.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from hora.torch.groups import (
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+)
 from hora.torch.ops import (
     allgather,
     allgather_async,
@@ -74,6 +84,14 @@ __all__ = [
     "broadcast_parameters",
     "check_extension",
     "elastic",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "join",
     "poll",
     "reducescatter",
