@@ -4,9 +4,9 @@
 //
 //   waiting     in the PendingTable, not all ranks of its process set have submitted it;
 //               StallInspector watches
-//   ready       all have, or have joined; and so it is with all of its group, if it has one. If they
-//               disagree, it is answered with an error. What does not fuse is answered at once;
-//               allreduces may be *held*, so that they are fused with what comes
+//   ready       all have, or have joined; and so it is with all of its group, if it has one. If
+//               they disagree, it is answered with an error. What does not fuse is answered at
+//               once; allreduces may be *held*, so that they are fused with what comes
 //   released    somebody waits for it, it was held for `hold`, or fills a buffer: answered as soon
 //               as its lane has less than `outstanding_limit` buffers in flight
 //   answered    a part of a RootMessage; forgotten here, remembered by the cache

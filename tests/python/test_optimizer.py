@@ -343,6 +343,15 @@ def check_compression_and_sparse_gradients() -> None:
     embedding(torch.tensor([hvd.rank(), 5])).sum().backward()
     optimizer.step()
     same_everywhere(embedding)
+    weights = embedding.weight.detach().clone()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(embedding.parameters(), lr=1.0))
+    embedding.weight.grad = None
+    embedding(torch.tensor([hvd.rank(), 5])).sum().backward()
+    optimizer.step()
+    assert embedding.weight.grad.is_sparse
+    weights[: hvd.size()] -= 1 / hvd.size()
+    weights[5] -= 1
+    torch.testing.assert_close(embedding.weight.detach(), weights)
 
 
 def check_arguments_are_checked() -> None:

@@ -208,13 +208,16 @@ def check_what_has_no_host_memory_is_refused() -> None:
     refused = {
         "Tensor type torch.complex64 is not supported.": torch.zeros(2, dtype=torch.complex64),
         "meta": torch.zeros(2, device="meta"),
-        "to_dense": torch.eye(2).to_sparse(),
         "float8": torch.zeros(2, dtype=torch.float8_e4m3fn),
     }
     for words, tensor in refused.items():
         for call in (hvd.allreduce, hvd.allgather_async, hvd.allreduce_async_):
             raises(ValueError, words, lambda call=call, tensor=tensor: call(tensor))
         raises(ValueError, words, lambda tensor=tensor: hvd.broadcast_(tensor, 0))
+    sparse = torch.eye(2).to_sparse()
+    for call in (hvd.allgather, hvd.allgather_async, hvd.allreduce_, hvd.allreduce_async):
+        raises(ValueError, "to_dense", lambda call=call: call(sparse))
+    raises(ValueError, "to_dense", lambda: hvd.broadcast_(sparse, 0))
     raises(ValueError, "root rank 99", lambda: hvd.broadcast(torch.zeros(1), 99))
     raises(ValueError, "op must be", lambda: hvd.allreduce(torch.zeros(1), op=17))
     raises(

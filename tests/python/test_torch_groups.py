@@ -224,3 +224,38 @@ def check_a_name_in_flight_takes_no_part_of_the_group() -> None:
     if rank != 0:
         handle = hvd.grouped_allreduce_async(tensors, name="twice")
     all_equal(hvd.synchronize(handle), tensors)
+
+
+def check_sparse_allreduce() -> None:
+    size, rank = hvd.size(), hvd.rank()
+    for dtype in (torch.float32, torch.float64, torch.int64):
+        for shape in ((6, 4), (5,), (3, 2, 4)):
+            dense = [made(r, ("sparse", shape), shape, dtype) for r in range(size)]
+            total = torch.stack(dense).sum(0)
+            sent = dense[rank].to_sparse()
+            average = torch.div(
+                total, size, rounding_mode=None if dtype.is_floating_point else "trunc"
+            )
+            wait = hvd.sparse_allreduce_async(sent, name=f"{dtype}{shape}", op=hvd.Sum)
+            result = wait()
+            assert result.layout is torch.sparse_coo
+            assert not result.is_coalesced() or result._nnz() < 2
+            assert result.dtype == dtype
+            assert torch.equal(result.to_dense(), total)
+            assert torch.equal(hvd.allreduce(sent, op=hvd.Sum).to_dense(), total)
+            if dtype.is_floating_point:
+                wait = hvd.sparse_allreduce_async(sent, None, hvd.Average)
+                torch.testing.assert_close(wait().to_dense(), average)
+                scaled = hvd.allreduce(sent, prescale_factor=2.0, postscale_factor=0.5)
+                torch.testing.assert_close(scaled.to_dense(), average)
+    # Another number of entries on each rank, none on rank 0; rows of dense values; duplicates.
+    indices = torch.tensor([[1] * rank])
+    rows = torch.sparse_coo_tensor(indices, torch.ones(rank, 3), (4, 3))
+    result = hvd.allreduce(rows, op=hvd.Sum).to_dense()
+    expected = torch.zeros(4, 3)
+    expected[1] = sum(range(size))
+    assert torch.equal(result, expected)
+    with pytest.raises(ValueError, match=r"needs a tensor of layout torch\.sparse_coo"):
+        hvd.sparse_allreduce_async(torch.ones(2), "dense", hvd.Sum)
+    with pytest.raises(ValueError, match=r"hvd\.Average or op=hvd\.Sum only"):
+        hvd.allreduce(rows, op=hvd.Max)

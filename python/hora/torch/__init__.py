@@ -53,6 +53,7 @@ from hora.torch.ops import (
     broadcast_async_,
 )
 from hora.torch.optimizer import DistributedOptimizer
+from hora.torch.sparse import sparse_allreduce_async
 from hora.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
@@ -96,6 +97,7 @@ __all__ = [
     "poll",
     "reducescatter",
     "reducescatter_async",
+    "sparse_allreduce_async",
     "synchronize",
 ]
 __all__ += hora.__all__

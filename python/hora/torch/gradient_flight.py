@@ -22,6 +22,7 @@ import torch
 from hora._calls import synchronize
 from hora.process_sets import ProcessSet
 from hora.torch.ops import allreduce_async_
+from hora.torch.sparse import sparse_allreduce_async
 
 # A tensor's layout is a permutation of its dimensions; those with higher numbers are copied.
 _MOST_MARKS = 16
@@ -79,6 +80,10 @@ def launch(parameter: torch.Tensor, gradient: torch.Tensor, name: str, manner: M
     if gradient.is_sparse and manner.sparse_as_dense:
         source = gradient.to_dense()
     compressed, context = manner.compression.compress(source)
+    if compressed.is_sparse:
+        # The factors of a predivided average cancel each other.
+        gathering = sparse_allreduce_async(compressed, name, manner.op, manner.process_set)
+        return Flight(parameter, gradient, compressed, context, gathering, manner.compression)
     ticket = allreduce_async_(
         in_memory_order(compressed),
         name=name,

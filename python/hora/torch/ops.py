@@ -32,6 +32,7 @@ from hora.torch.blocking import (
     reduce_new,
 )
 from hora.torch.compression import Compression
+from hora.torch.sparse import reduce_sparse
 from hora.torch.tensors import (
     DTYPES,
     core_output,
@@ -72,7 +73,8 @@ def allreduce(
     Parameters
     ----------
     tensor
-        The same shape and dtype on all ranks of the set.
+        The same shape and dtype on all ranks of the set. A sparse (COO) tensor becomes an
+        uncoalesced one with the entries of all ranks, without a gradient.
     average
         Deprecated: True means ``op=Average``, False ``op=Sum``.
     name
@@ -95,7 +97,9 @@ def allreduce(
     if compression is not Compression.none:
         _calls.require_compressor(compression)
     compressed, ctx = compression.compress(tensor)
-    if compressed.requires_grad and torch.is_grad_enabled():
+    if compressed.layout is torch.sparse_coo:
+        reduce = reduce_sparse
+    elif compressed.requires_grad and torch.is_grad_enabled():
         reduce = autograd.allreduce
     else:
         reduce = reduce_new
