@@ -259,3 +259,31 @@ def check_sparse_allreduce() -> None:
         hvd.sparse_allreduce_async(torch.ones(2), "dense", hvd.Sum)
     with pytest.raises(ValueError, match=r"hvd\.Average or op=hvd\.Sum only"):
         hvd.allreduce(rows, op=hvd.Max)
+
+
+def check_groups_of_process_sets() -> None:
+    size = hvd.size()
+    if size == 1:
+        return
+    pair = hvd.add_process_set([0, size - 1])
+    if pair.included():
+        groups = [group(r, "set", DTYPES) for r in pair.ranks]
+        mine = groups[pair.rank()]
+        all_equal(hvd.grouped_allreduce(mine, op=hvd.Sum, process_set=pair), summed(groups))
+        gathered = hvd.grouped_allgather(mine[1:], process_set=pair)
+        all_equal(gathered, [torch.cat(member) for member in list(zip(*groups))[1:]])
+        parts = hvd.grouped_reducescatter([torch.ones(4)], op=hvd.Sum, process_set=pair)
+        assert torch.equal(parts[0], torch.full((2,), 2.0))
+        sparse = torch.eye(3).to_sparse()
+        reduced = hvd.sparse_allreduce_async(sparse, None, hvd.Sum, process_set=pair)()
+        assert torch.equal(reduced.to_dense(), 2 * torch.eye(3))
+        tensors = [torch.ones(2 + r, requires_grad=True) for r in (pair.rank(), 0)]
+        outputs = hvd.grouped_allgather(tensors, process_set=pair)
+        sum((output * (pair.rank() + 1)).sum() for output in outputs).backward()
+        for tensor in tensors:
+            assert torch.equal(tensor.grad, torch.full_like(tensor, 1.5))
+    else:
+        with pytest.raises(ValueError, match="is not a member of the provided process set"):
+            hvd.grouped_allreduce([torch.ones(1)], process_set=pair)
+    all_equal(hvd.grouped_allreduce([torch.ones(1)], op=hvd.Sum), [torch.full((1,), float(size))])
+    assert hvd.remove_process_set(pair)

@@ -170,6 +170,82 @@ TEST_CASE("group: a flush before the group is complete covers it") {
   CHECK(names_in(world.take_heard(0)).size() == 3);
 }
 
+TEST_CASE("group: one name in two process sets is two groups") {
+  NegotiationOptions options = of_size(3);
+  options.sets = {{0, 1}, {1, 2}};
+  NegotiationWorld world(options);
+  const auto in_set = [](std::uint32_t set, Request request) {
+    request.set = SetId(set);
+    return request;
+  };
+  for (const std::uint32_t set : {1u, 2u}) {
+    for (const std::size_t rank : {std::size_t{set} - 1, std::size_t{set}}) {
+      world.workers[rank]->submit(in_set(set, member(allreduce_of("a"), "g", 2)));
+    }
+  }
+  world.flush_all();
+  CHECK(world.take_heard(1).empty());
+  for (const std::size_t rank : {0, 1})
+    world.workers[rank]->submit(in_set(1, member(allreduce_of("b"), "g", 2)));
+  world.flush_all();
+  const auto responses = world.take_heard(1);
+  CHECK(names_in(responses) == std::vector<std::string>{"a", "b"});
+  for (const Response& response : responses) {
+    CHECK(response.error.empty());
+    CHECK(response.set->id == SetId(1));
+  }
+}
+
+TEST_CASE("group: when its process set goes, members that were complete fail with the others") {
+  NegotiationOptions options = of_size(2);
+  options.sets = {{0, 1}};
+  NegotiationWorld world(options);
+  const auto in_set = [](Request request) {
+    request.set = SetId(1);
+    return request;
+  };
+  const auto requests = three();
+  for (const Request& request : requests)
+    world.workers[0]->submit(in_set(request));
+  world.workers[1]->submit(in_set(requests[0]));
+  world.workers[1]->submit(in_set(requests[2]));
+  Request removal = of_kind(Kind::remove_set, "sets");
+  removal.set = SetId(1);
+  world.submit_everywhere(removal);
+  world.flush_all();
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    auto responses = world.take_heard(rank);
+    REQUIRE(responses.size() == 4);
+    CHECK(responses.back().kind == Kind::remove_set);
+    CHECK(responses.back().error.empty());
+    responses.pop_back();
+    CHECK(names_in(responses) == std::vector<std::string>{"a", "b", "c"});
+    for (const Response& response : responses) {
+      CHECK_THAT(response.error,
+                 Catch::Matchers::Contains("was removed while tensor 'b' waited for rank 1"));
+    }
+  }
+}
+
+TEST_CASE("group: a rank that has joined is not waited for, and what needs it fails as a whole") {
+  for (const Kind kind : {Kind::allreduce, Kind::allgather}) {
+    NegotiationWorld world(of_size(2));
+    world.workers[1]->submit(of_kind(Kind::join, ""));
+    for (const Request& request : three(kind))
+      world.workers[0]->submit(request);
+    world.flush_all();
+    const auto responses = world.take_heard(1);
+    CHECK(names_in(responses) == std::vector<std::string>{"a", "b", "c"});
+    for (const Response& response : responses)
+      CHECK(response.error.empty() == (kind == Kind::allreduce));
+    world.workers[0]->submit(of_kind(Kind::join, ""));
+    world.flush_all();
+    const auto joined = world.take_heard(0);
+    REQUIRE_FALSE(joined.empty());
+    CHECK(joined.back().kind == Kind::join);
+  }
+}
+
 TEST_CASE("group: names and sizes that are none are refused") {
   Request request = member(allreduce_of("a"), "g", 1);
   CHECK(check_request(request));
