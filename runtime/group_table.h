@@ -8,7 +8,9 @@
 //   a2 complete ... waits          b2 disagrees -> b1, b2 fail
 //   a3 complete -> a1 a2 a3        b3 complete  -> fails
 //
-// A group is forgotten when all its members have come, so that its name may be used again. Pure.
+// A group is forgotten when all its members have come, so that its name may be used again. Members
+// are counted, not named: a rank submits a group as a whole (Engine::post_group), and again only
+// when all of it is answered, so whoever comes while a group is known belongs to it. Pure.
 #pragma once
 
 #include <cstdint>

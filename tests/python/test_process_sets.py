@@ -388,9 +388,11 @@ def check_threads_of_a_rank_use_different_sets() -> None:
         except BaseException as error:
             failures.append(error)
 
+    everybody = hvd.global_process_set
     threads = [
         threading.Thread(target=work, args=(mine, "x")),
-        threading.Thread(target=work, args=(hvd.global_process_set, "x")),
+        # The same names in another set; one rank alone has no other set.
+        threading.Thread(target=work, args=(everybody, "z" if mine is everybody else "x")),
         threading.Thread(target=work, args=(mine, "y")),
     ]
     for thread in threads:

@@ -90,12 +90,23 @@ struct Run {
     return static_cast<std::size_t>(std::stoul(name.substr(7)));
   }
 
+  /// Submits a tensor, with its partner if it has one: a rank submits a group as a whole, in any
+  /// order, and again when all of it is answered.
   void submit_one(std::size_t rank) {
     const std::size_t index = below(random, tensors);
-    if (rounds[rank][index] == kRounds || rounds[rank][index] > answered[rank][index]) return;
+    const std::size_t partner = partner_of(index);
+    const auto may_come = [&](std::size_t tensor) {
+      return rounds[rank][tensor] < kRounds && rounds[rank][tensor] == answered[rank][tensor];
+    };
+    if (!may_come(index) || !may_come(partner)) return;
+    submit_tensor(rank, index);
+    if (partner != index) submit_tensor(rank, partner);
+    if (below(random, 10) == 0) world->workers[rank]->flush();
+  }
+
+  void submit_tensor(std::size_t rank, std::size_t index) {
     world->workers[rank]->submit(tensor_of(index, rounds[rank][index], rank));
     ++rounds[rank][index];
-    if (below(random, 10) == 0) world->workers[rank]->flush();
   }
 
   /// Notes what a rank has heard, checking that it is due: all ranks have submitted
