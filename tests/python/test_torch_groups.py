@@ -263,8 +263,8 @@ def check_sparse_allreduce() -> None:
 
 def check_groups_of_process_sets() -> None:
     size = hvd.size()
-    if size == 1:
-        return
+    if size < 3:
+        return  # Such a set would be the global one.
     pair = hvd.add_process_set([0, size - 1])
     if pair.included():
         groups = [group(r, "set", DTYPES) for r in pair.ranks]
