@@ -65,6 +65,9 @@ class Codec {
 
   /// The most bytes that runs of `count` elements in all can take, if they start on blocks.
   [[nodiscard]] virtual std::size_t bound(std::size_t count) const = 0;
+  /// The bytes of one run of `count` elements, if they do not depend on the elements. A codec of
+  /// kind hop has this; bytes of that length always decode.
+  [[nodiscard]] virtual std::optional<std::size_t> exact(std::size_t count) const = 0;
 
   /// Encodes a run and returns the bytes written, at most bound(count). `error`: null, or `count`
   /// floats that become in - decoded; it may be `in`, but must not overlap it otherwise.

@@ -136,6 +136,10 @@ class HalfCodec final : public Codec {
 
   [[nodiscard]] std::size_t bound(std::size_t count) const override { return 2 * count; }
 
+  [[nodiscard]] std::optional<std::size_t> exact(std::size_t count) const override {
+    return 2 * count;
+  }
+
   std::size_t encode(const float* in, std::size_t count, std::byte* payload,
                      float* error) const override {
     if (error == nullptr) {

@@ -258,6 +258,10 @@ class Int8Codec final : public Codec {
     return (count + kInt8Block - 1) / kInt8Block * int8_bytes(kInt8Block);
   }
 
+  [[nodiscard]] std::optional<std::size_t> exact(std::size_t count) const override {
+    return int8_bytes(count);
+  }
+
   std::size_t encode(const float* in, std::size_t count, std::byte* payload,
                      float* error) const override {
     HWY_DYNAMIC_DISPATCH(encode_int8)(in, count, payload, error);

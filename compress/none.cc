@@ -17,6 +17,10 @@ class NoneCodec final : public Codec {
     return count * sizeof(float);
   }
 
+  [[nodiscard]] std::optional<std::size_t> exact(std::size_t count) const override {
+    return bound(count);
+  }
+
   std::size_t encode(const float* in, std::size_t count, std::byte* payload,
                      float* error) const override {
     if (count > 0) std::memcpy(payload, in, bound(count));

@@ -192,6 +192,10 @@ class TopkCodec final : public Codec {
     return runs * (kHeadBytes + kEntryBytes) + kEntryBytes * kept(count);
   }
 
+  [[nodiscard]] std::optional<std::size_t> exact(std::size_t /*count*/) const override {
+    return std::nullopt;
+  }
+
   std::size_t encode(const float* in, std::size_t count, std::byte* payload,
                      float* error) const override {
     if (count == 0) return 0;

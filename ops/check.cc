@@ -18,6 +18,10 @@
 //              results are private, the chunks that are its own, and no others
 //   progress   nobody waits for ever; the longest chain of messages is `depth`
 //
+// A codec changes nothing about this: an encoded merge is another expression than a plain one, so
+// "the same expression" also says that a chunk is decoded from the same bytes everywhere, its owner
+// included.
+//
 // That completion depends on every rank's start needs no rule of its own: each result holds a leaf
 // of every rank (broadcast: of the root), and leaves come from packs. It holds for a segment of no
 // elements too, where each message is only a header.
@@ -47,8 +51,8 @@ class Symbols {
  public:
   int leaf(int rank, int chunk) { return intern({-1, rank, chunk}, Symbol{chunk, false, {rank}}); }
 
-  int merge(const std::vector<int>& operands, int chunk, bool finished) {
-    std::vector<int> key = {finished ? 1 : 0, chunk};
+  int merge(const std::vector<int>& operands, int chunk, bool finished, bool encoded) {
+    std::vector<int> key = {(finished ? 1 : 0) + (encoded ? 2 : 0), chunk};
     key.insert(key.end(), operands.begin(), operands.end());
     Symbol sum{chunk, finished, {}};
     for (const int operand : operands) {
@@ -113,7 +117,7 @@ class SymbolicRun {
   bool comes_to_the_end();
   bool is_ready(int rank, TaskId id);
   void count_hops(int rank, TaskId id);
-  int read(int rank, const Operand& operand, int i);
+  int read(int rank, const Operand& operand, int chunk, int i);
   bool evaluate(int rank, TaskId id);
   bool evaluate_merge(int rank, TaskId id, const std::vector<int>& operands, int i);
   bool evaluate_unpack(int rank, TaskId id, int symbol, int chunk);
@@ -199,7 +203,8 @@ void SymbolicRun::count_hops(int rank, TaskId id) {
 }
 
 // The symbol of cell `i` of an operand. What was received is read where the sender has it.
-int SymbolicRun::read(int rank, const Operand& operand, int i) {
+int SymbolicRun::read(int rank, const Operand& operand, int chunk, int i) {
+  if (operand.caller) return symbols_.leaf(rank, chunk);
   if (operand.received == kNoTask) return state(rank).cells[group_.cell(operand.place, i)];
   const int peer = group_.task(rank, operand.received).peer;
   const Task& sent = group_.task(peer, state(rank).sender[operand.received]);
@@ -211,7 +216,8 @@ bool SymbolicRun::evaluate(int rank, TaskId id) {
   for (int i = 0; i < group_.span(t); ++i) {
     const int chunk = t.chunk == kWhole ? i : t.chunk;
     std::vector<int> operands;
-    group_.for_operands(rank, id, [&](const Operand& o) { operands.push_back(read(rank, o, i)); });
+    group_.for_operands(rank, id,
+                        [&](const Operand& o) { operands.push_back(read(rank, o, chunk, i)); });
     if (t.kind == Primitive::send) operands.push_back(state(rank).cells[group_.cell(t.at, i)]);
     for (const int operand : operands) {
       if (symbols_[operand].chunk != chunk) {
@@ -244,7 +250,8 @@ bool SymbolicRun::evaluate_merge(int rank, TaskId id, const std::vector<int>& op
       added[static_cast<std::size_t>(other)] = true;
     }
   }
-  const int sum = symbols_.merge(operands, t.chunk == kWhole ? i : t.chunk, t.finish);
+  const bool encoded = group_.of(rank).buffers[t.at.buffer].encoded;
+  const int sum = symbols_.merge(operands, t.chunk == kWhole ? i : t.chunk, t.finish, encoded);
   if (t.finish) {
     const auto missing = std::find(added.begin(), added.end(), false);
     if (missing != added.end()) {

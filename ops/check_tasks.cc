@@ -8,6 +8,8 @@
 //                message and the copy that puts the same bytes there (nothing, on a socket)
 //   order        who reads a cell waits for its writer, and who reads a message for its recv,
 //                through dependencies of the own rank
+//   codec        payloads move between encoded cells; a rank encodes each chunk once, where its own
+//                contribution enters
 //   unpacks      wait for every other task of the rank
 //
 // Why these come first: with them every order of the tasks, and every moment of landing after the
@@ -35,7 +37,7 @@ class TaskRules {
     const bool good = ranks_agree() && every_rank(&TaskRules::is_well_formed) && messages_match() &&
                       every_rank(&TaskRules::has_one_writer_per_cell) &&
                       every_rank(&TaskRules::reads_in_order) &&
-                      every_rank(&TaskRules::unpacks_last);
+                      every_rank(&TaskRules::encodes_once) && every_rank(&TaskRules::unpacks_last);
     return good ? std::nullopt : finding_;
   }
 
@@ -74,6 +76,8 @@ class TaskRules {
   bool has_one_writer_per_cell(int rank);
   bool reads_in_order(int rank);
   bool reads_after_writer(int rank, TaskId id, Place from);
+  bool keeps_form(int rank, TaskId id);
+  bool encodes_once(int rank);
   bool unpacks_last(int rank);
 
   const ScheduleGroup& group_;
@@ -96,7 +100,8 @@ bool TaskRules::ranks_agree() {
       return fail(who + ": algorithm, shape, root, grid, depth or tags differ from rank 0's");
     }
     const auto alike = [](const BufferSpec& x, const BufferSpec& y) {
-      return x.name == y.name && x.cells == y.cells && x.landing == y.landing;
+      return x.name == y.name && x.cells == y.cells && x.landing == y.landing &&
+             x.encoded == y.encoded;
     };
     if (!std::equal(a.buffers.begin(), a.buffers.end(), b.buffers.begin(), b.buffers.end(),
                     alike)) {
@@ -197,7 +202,7 @@ bool TaskRules::has_good_places(int rank, TaskId id) {
   }
   std::string problem;
   group_.for_operands(rank, id, [&](const Operand& operand) {
-    if (operand.received != kNoTask) return;
+    if (operand.received != kNoTask || operand.caller) return;
     if (!inside(operand.place)) {
       problem = "reads outside the slot";
     } else if (buffers[operand.place.buffer].landing) {
@@ -219,6 +224,9 @@ bool TaskRules::has_good_operands(int rank, TaskId id) {
   }
   std::string problem;
   group_.for_operands(rank, id, [&](const Operand& operand) {
+    if (operand.caller && (t.kind != Primitive::merge || operand.received != kNoTask)) {
+      problem = "reads the caller's tensors, which only a merge may";
+    }
     if (operand.received == kNoTask) return;
     if (operand.received >= id || s.tasks[operand.received].kind != Primitive::recv) {
       problem = "reads what task " + std::to_string(operand.received) +
@@ -307,7 +315,8 @@ bool TaskRules::reads_in_order(int rank) {
     const Task& t = group_.task(rank, id);
     bool good = t.kind != Primitive::send || reads_after_writer(rank, id, t.at);
     group_.for_operands(rank, id, [&](const Operand& operand) {
-      if (operand.received == kNoTask) good = good && reads_after_writer(rank, id, operand.place);
+      const bool place = operand.received == kNoTask && !operand.caller;
+      if (place) good = good && reads_after_writer(rank, id, operand.place);
     });
     if (!good) return false;
   }
@@ -324,6 +333,48 @@ bool TaskRules::reads_after_writer(int rank, TaskId id, Place from) {
       return fail(
           rank, id,
           "reads " + group_.name(from, i) + " without waiting for " + group_.name(rank, writer));
+    }
+  }
+  return true;
+}
+
+// Payloads move between encoded cells only; a merge reads and writes either.
+bool TaskRules::keeps_form(int rank, TaskId id) {
+  const Schedule& s = group_.of(rank);
+  const Task& t = s.tasks[id];
+  if (t.kind == Primitive::unpack || t.kind == Primitive::merge) return true;
+  const bool encoded = s.buffers[t.at.buffer].encoded;
+  bool good = t.kind != Primitive::pack || !encoded;
+  if (t.kind == Primitive::send) good = s.buffers[t.remote.buffer].encoded == encoded;
+  if (t.kind == Primitive::copy) good = s.is_encoded(s.operands[t.first_operand]) == encoded;
+  return good || fail(rank, id, "takes encoded cells for plain ones, or plain ones for encoded");
+}
+
+// Where there are encoded cells, a rank encodes each chunk once, with its own contribution in it:
+// that is where its residual belongs.
+bool TaskRules::encodes_once(int rank) {
+  const Schedule& s = group_.of(rank);
+  const auto is_encoded = [](const BufferSpec& buffer) { return buffer.encoded; };
+  const bool has_codec = std::any_of(s.buffers.begin(), s.buffers.end(), is_encoded);
+  std::vector<int> encoded(static_cast<std::size_t>(s.grid), 0);
+  for (TaskId id = 0; id < group_.tasks(rank); ++id) {
+    const Task& t = s.tasks[id];
+    if (!keeps_form(rank, id)) return false;
+    int from_caller = 0;
+    group_.for_operands(rank, id, [&](const Operand& o) { from_caller += o.caller ? 1 : 0; });
+    const bool encodes = t.kind == Primitive::merge && s.buffers[t.at.buffer].encoded;
+    if (from_caller != (encodes ? 1 : 0)) {
+      return fail(rank, id,
+                  encodes ? "encodes without the own contribution of its rank"
+                          : "reads the caller's tensors, but does not encode");
+    }
+    for (int i = 0; encodes && i < group_.span(t); ++i)
+      ++encoded[static_cast<std::size_t>(t.chunk == kWhole ? i : t.chunk)];
+  }
+  for (std::size_t chunk = 0; has_codec && chunk < encoded.size(); ++chunk) {
+    if (encoded[chunk] != 1) {
+      return fail("rank " + std::to_string(rank) + " encodes chunk " + std::to_string(chunk) + " " +
+                  std::to_string(encoded[chunk]) + " times, not once");
     }
   }
   return true;

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "runtime/base/check.h"
+#include "runtime/base/float_arrays.h"
 
 namespace hora {
 
@@ -19,11 +20,9 @@ std::uint64_t clamp_length(std::uint64_t total, std::uint64_t start, std::uint64
   return total <= start ? 0 : std::min(most, total - start);
 }
 
-/// The first piece that ends behind `at`.
-std::vector<Piece>::const_iterator piece_at(const std::vector<Piece>& pieces, std::uint64_t at) {
-  return std::upper_bound(
-      pieces.begin(), pieces.end(), at,
-      [](std::uint64_t value, const Piece& piece) { return value < piece.start + piece.bytes; });
+/// Bytes of byte space on which pieces and chunks of a run with a codec begin.
+std::uint64_t unit_of(const Codec& codec) {
+  return std::max<std::uint64_t>(kAlign, codec.traits().block * sizeof(float));
 }
 
 /// Copies without `rep movs`, which memcpy uses for large copies: it is slow over lines that
@@ -59,6 +58,11 @@ Segment::Segment(const CollectiveRun& run, std::uint64_t index) : run_(&run) {
     bytes_ = clamp_length(run.total_bytes, base_, run.segment_bytes);
     const auto grid = static_cast<std::uint64_t>(run.schedule->grid);
     stride_ = align_up((bytes_ + grid - 1) / grid);
+    if (run.codec) {
+      const std::uint64_t unit = unit_of(*run.codec);
+      stride_ = (stride_ + unit - 1) / unit * unit;
+      encoded_stride_ = align_up(run.codec->bound(stride_ / sizeof(float)));
+    }
   }
 }
 
@@ -75,10 +79,16 @@ std::uint64_t Segment::start(int chunk) const {
 }
 
 std::uint64_t Segment::offset(Place place) const {
-  std::uint64_t cells = place.cell;
+  std::uint64_t offset = place.cell * stride(place.buffer);
   for (std::uint16_t b = 0; b < place.buffer; ++b)
-    cells += run_->schedule->buffers[b].cells;
-  return cells * stride_;
+    offset += run_->schedule->buffers[b].cells * stride(b);
+  return offset;
+}
+
+std::vector<Piece>::const_iterator Segment::first_piece(std::uint64_t at) const {
+  return std::upper_bound(
+      run_->pieces.begin(), run_->pieces.end(), at,
+      [](std::uint64_t value, const Piece& piece) { return value < piece.start + piece.bytes; });
 }
 
 void Segment::pack(int chunk, std::byte* to) const {
@@ -92,7 +102,7 @@ void Segment::pack(int chunk, std::byte* to) const {
   const std::uint64_t first = base_ + start(chunk);
   const std::uint64_t last = first + bytes;
   std::uint64_t at = first;
-  for (auto piece = piece_at(run_->pieces, first); at < last; ++piece) {
+  for (auto piece = first_piece(first); at < last; ++piece) {
     const std::uint64_t begin =
         piece == run_->pieces.end() ? last : std::min(last, std::max(at, piece->start));
     std::memset(to + (at - first), 0, begin - at);
@@ -117,16 +127,17 @@ void Segment::unpack(int chunk, const std::byte* from) const {
     return;
   }
   const std::uint64_t first = base_ + start(chunk);
-  const std::uint64_t last = first + bytes;
-  for (auto piece = piece_at(run_->pieces, first);
-       piece != run_->pieces.end() && piece->start < last; ++piece) {
-    if (piece->output == nullptr) continue;
-    const std::uint64_t begin = std::max(first, piece->start);
-    const std::uint64_t end = std::min(last, piece->start + piece->bytes);
-    if (begin < end) {
-      copy_bytes(piece->output + (begin - piece->start), from + (begin - first), end - begin);
+  for_pieces(chunk, [&](const Piece& piece, std::uint64_t begin, std::uint64_t end) {
+    if (piece.output == nullptr) return;
+    const std::byte* const source = from + (begin - first);
+    if (run_->codec) {
+      const std::uint64_t element = (begin - piece.start) / sizeof(float);
+      narrow(reinterpret_cast<const float*>(source), run_->dtype,
+             piece.output + element * size_of(run_->dtype), (end - begin) / sizeof(float));
+    } else {
+      copy_bytes(piece.output + (begin - piece.start), source, end - begin);
     }
-  }
+  });
 }
 
 std::uint64_t Segment::result_bytes() const {
@@ -177,6 +188,38 @@ std::uint64_t slot_bytes_of(const Schedule& schedule, bool views_only,
                             std::uint64_t segment_bytes) {
   const auto grid = static_cast<std::uint64_t>(is_ragged(schedule.shape) ? 1 : schedule.grid);
   return schedule.cells(views_only) * align_up((segment_bytes + grid - 1) / grid);
+}
+
+std::uint64_t fit_encoded_segment(const Schedule& schedule, const Codec& codec, bool views_only,
+                                  std::uint64_t slot_bytes, std::uint64_t wanted) {
+  const std::uint64_t unit = unit_of(codec);
+  const auto grid = static_cast<std::uint64_t>(schedule.grid);
+  const auto fits = [&](std::uint64_t units) {
+    return encoded_slot_bytes(schedule, codec, views_only, units * unit * grid) <= slot_bytes;
+  };
+  // The most units per chunk that fit, by halving; what is wanted is usually little enough.
+  std::uint64_t most = std::max<std::uint64_t>(1, (wanted / grid + unit - 1) / unit);
+  if (fits(most + 1)) return most * unit * grid;
+  std::uint64_t least = 0;
+  for (++most; most - least > 1;) {
+    const std::uint64_t middle = least + (most - least) / 2;
+    (fits(middle) ? least : most) = middle;
+  }
+  return (least > 1 ? least - 1 : least) * unit * grid;
+}
+
+std::uint64_t encoded_slot_bytes(const Schedule& schedule, const Codec& codec, bool views_only,
+                                 std::uint64_t segment_bytes) {
+  const std::uint64_t unit = unit_of(codec);
+  const auto grid = static_cast<std::uint64_t>(schedule.grid);
+  const std::uint64_t stride = ((segment_bytes + grid - 1) / grid + unit - 1) / unit * unit;
+  const std::uint64_t encoded_stride = align_up(codec.bound(stride / sizeof(float)));
+  std::uint64_t bytes = 0;
+  for (const BufferSpec& buffer : schedule.buffers) {
+    if (views_only && buffer.landing) continue;
+    bytes += buffer.cells * (buffer.encoded ? encoded_stride : stride);
+  }
+  return bytes;
 }
 
 }  // namespace hora

@@ -9,12 +9,16 @@
 // short or empty in the last segments.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "compress/codec.h"
+#include "compress/residual.h"
 #include "ops/reduce.h"
 #include "ops/schedule.h"
 #include "runtime/base/dtype.h"
@@ -27,6 +31,7 @@ struct Piece {
   std::byte* output = nullptr;       ///< Null: the result is not wanted.
   std::uint64_t start = 0;           ///< First byte in the byte space, a multiple of 64.
   std::uint64_t bytes = 0;
+  Residual* residual = nullptr;  ///< With error feedback: what this tensor keeps.
 };
 
 /// A chunk of a ragged collective. All ranks know its length; where it lies is known to those who
@@ -47,6 +52,16 @@ struct Contribution {
   Contributors contributors;
 };
 
+/// What a segment of a run with a codec is doing.
+enum class SegmentPhase : std::uint8_t { idle, encode, transfer, decode };
+
+/// Is told what segments do, for the timeline. `track`: which of those in flight at once.
+class SegmentObserver {
+ public:
+  virtual ~SegmentObserver() = default;
+  virtual void on_phase(std::uint32_t track, SegmentPhase from, SegmentPhase to) = 0;
+};
+
 /// A collective and its progress. Owner: the executor while it runs.
 struct CollectiveRun {
   const Schedule* schedule = nullptr;  ///< Template of a segment; outlives the run.
@@ -65,6 +80,14 @@ struct CollectiveRun {
   std::uint64_t ticket = 0;            ///< The owner's name for this run.
   Contributors contributors;           ///< Of the segments that start from now on; may be null.
   std::shared_ptr<const void> anchor;  ///< Whatever else must live as long: what `schedule` is of.
+  /// Not null: `schedule` has encoded cells. The byte space is one of float32 then, whatever the
+  /// tensors are made of, and pieces and chunks start on the codec's blocks.
+  std::shared_ptr<const Codec> codec;
+  ResidualStore* residuals = nullptr;   ///< Not null: the codec has error feedback.
+  SegmentObserver* observer = nullptr;  ///< With a codec; may be null.
+  /// Shadows of segments that were begun in a World that ended, by index: committed with a copy of
+  /// the result, dropped when the segment is run again.
+  std::map<std::uint64_t, std::unique_ptr<Shadow>> suspended;
 
   std::uint64_t started = 0, finished = 0;  ///< Segments.
   std::vector<Contribution> contributed;    ///< Of the finished ones, in order.
@@ -95,9 +118,24 @@ class Segment {
   /// Offset of a cell within the slot's payload area.
   [[nodiscard]] std::uint64_t offset(Place place) const;
 
+  /// visit(piece, begin, end) for the pieces that a chunk has parts of, in order: bytes
+  /// [begin, end) of the byte space.
+  template <class Visit>
+  void for_pieces(int chunk, const Visit& visit) const {
+    const std::uint64_t first = base_ + start(chunk);
+    const std::uint64_t last = first + length(chunk);
+    for (auto piece = first_piece(first); piece != run_->pieces.end() && piece->start < last;
+         ++piece) {
+      visit(*piece, std::max(first, piece->start), std::min(last, piece->start + piece->bytes));
+    }
+  }
+  /// First byte of the segment in the byte space.
+  [[nodiscard]] std::uint64_t base() const { return base_; }
+
   /// Copies the callers' bytes of a chunk to `to`, prescaled; gaps between tensors are zeroed.
   void pack(int chunk, std::byte* to) const;
-  /// Copies a chunk of the result from `from` to the callers' tensors.
+  /// Copies a chunk of the result from `from` to the callers' tensors. With a codec `from` is
+  /// float32, rounded to the tensors' type.
   void unpack(int chunk, const std::byte* from) const;
 
   /// A whole result in a row: its length, and where a chunk stands in it.
@@ -107,10 +145,17 @@ class Segment {
   void unpack_result(const std::byte* from) const;
 
  private:
+  /// The first piece that ends behind a byte of the space.
+  [[nodiscard]] std::vector<Piece>::const_iterator first_piece(std::uint64_t at) const;
+  [[nodiscard]] std::uint64_t stride(std::uint16_t buffer) const {
+    return run_->schedule->buffers[buffer].encoded ? encoded_stride_ : stride_;
+  }
+
   const CollectiveRun* run_ = nullptr;
   std::uint64_t base_ = 0;    // First byte in the byte space.
   std::uint64_t bytes_ = 0;   // Of the segment; 0 if it is ragged.
   std::uint64_t stride_ = 0;  // Of a cell.
+  std::uint64_t encoded_stride_ = 0;
 };
 
 /// `segment_bytes` of `schedule` so that a segment fits into a slot, and a rank gives at most about
@@ -120,5 +165,12 @@ std::uint64_t fit_segment(const Schedule& schedule, bool views_only, std::uint64
                           std::uint64_t wanted);
 /// What a segment of that many bytes takes of a slot.
 std::uint64_t slot_bytes_of(const Schedule& schedule, bool views_only, std::uint64_t segment_bytes);
+/// `segment_bytes` of a schedule with encoded cells, with room for a block more in every cell, if
+/// there is any; 0 if not even one block per chunk fits.
+std::uint64_t fit_encoded_segment(const Schedule& schedule, const Codec& codec, bool views_only,
+                                  std::uint64_t slot_bytes, std::uint64_t wanted);
+/// What a segment of that many bytes takes of a slot.
+std::uint64_t encoded_slot_bytes(const Schedule& schedule, const Codec& codec, bool views_only,
+                                 std::uint64_t segment_bytes);
 
 }  // namespace hora

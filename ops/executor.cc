@@ -70,6 +70,11 @@ void Executor::start_segment(LaneState& lane, const ResumedRun& resumed) {
   instance.contributors = run.contributors;
   instance.first_open = 0;
   instance.copy.clear();
+  if (run.codec) {
+    const std::size_t slot = lane.next_position % lane.window.size();
+    instance.encoded.begin(run, run.started, instance.copied,
+                           static_cast<std::uint32_t>(lane.number * lane.window.size() + slot));
+  }
   if (instance.copied) {
     instance.open = 1;
     instance.done.clear();
@@ -124,7 +129,9 @@ bool Executor::try_recv(LaneState& lane, Instance& instance, std::size_t index) 
   const auto payload = link.poll({lane.number, task.tag, instance.position});
   if (!payload) return false;
   const std::uint64_t expected = instance.segment.length(task.chunk);
-  if (payload->size() != expected) {
+  const bool fits = instance.run->codec ? instance.encoded.accepts(task, payload->size())
+                                        : payload->size() == expected;
+  if (!fits) {
     failure_ = Error{ErrorKind::protocol,
                      "rank " + std::to_string(link.peer().value) + " sent " +
                          std::to_string(payload->size()) + " bytes where " +
@@ -137,8 +144,35 @@ bool Executor::try_recv(LaneState& lane, Instance& instance, std::size_t index) 
 
 void Executor::run_task(LaneState& lane, Instance& instance, std::size_t index) {
   if (options_.fault.kill_before == tasks_run_) options_.fault.die();
+  const Task& task = instance.schedule->tasks[index];
+  if (instance.run->codec) {
+    run_encoded(lane, instance, task);
+  } else {
+    run_plain(lane, instance, task);
+  }
+  if (options_.fault.kill_after == tasks_run_) options_.fault.die();
+  ++tasks_run_;
+}
+
+void Executor::send(LaneState& lane, Instance& instance, const Task& task,
+                    std::span<const std::byte> payload) {
+  payload_bytes_sent_ += payload.size();
+  link_to(instance, task.peer)
+      .send({lane.number, task.tag, instance.position}, payload,
+            instance.segment.offset(task.remote));
+}
+
+void Executor::run_encoded(LaneState& lane, Instance& instance, const Task& task) {
+  const SegmentMemory memory{slot(lane, instance.position), instance.received};
+  if (task.kind == Primitive::send) {
+    send(lane, instance, task, instance.encoded.payload(task, memory));
+  } else if (const auto ran = instance.encoded.run(task, memory); !ran) {
+    failure_ = ran.error();
+  }
+}
+
+void Executor::run_plain(LaneState& lane, Instance& instance, const Task& task) {
   const Schedule& schedule = *instance.schedule;
-  const Task& task = schedule.tasks[index];
   const std::uint64_t bytes = instance.segment.length(task.chunk);
   std::byte* const at = slot(lane, instance.position) + instance.segment.offset(task.at);
   switch (task.kind) {
@@ -146,9 +180,7 @@ void Executor::run_task(LaneState& lane, Instance& instance, std::size_t index) 
       instance.segment.pack(task.chunk, at);
       break;
     case Primitive::send:
-      link_to(instance, task.peer)
-          .send({lane.number, task.tag, instance.position}, {at, bytes},
-                instance.segment.offset(task.remote));
+      send(lane, instance, task, {at, bytes});
       break;
     case Primitive::copy: {
       const std::byte* from = operand(lane, instance, schedule.operands[task.first_operand]);
@@ -174,8 +206,6 @@ void Executor::run_task(LaneState& lane, Instance& instance, std::size_t index) 
     case Primitive::recv:
       HORA_CHECK(false, "a receive is polled, not run");
   }
-  if (options_.fault.kill_after == tasks_run_) options_.fault.die();
-  ++tasks_run_;
 }
 
 bool Executor::retire(LaneState& lane) {
@@ -186,6 +216,7 @@ bool Executor::retire(LaneState& lane) {
     // From here on the segment is done, or it never will be in this World.
     if (!lane.word.advance()) break;
     unpack(lane, instance);
+    if (instance.run->codec) instance.encoded.commit();
     instance.active = false;
     CollectiveRun& run = *instance.run;
     run.finish_segment(instance.contributors);
@@ -204,7 +235,10 @@ bool Executor::retire(LaneState& lane) {
 }
 
 void Executor::unpack(LaneState& lane, Instance& instance) {
-  if (instance.copied) return instance.segment.unpack_result(instance.copy.data());
+  if (instance.copied) {
+    if (instance.run->codec) return instance.encoded.unpack_copy(instance.copy.data());
+    return instance.segment.unpack_result(instance.copy.data());
+  }
   const auto& tasks = instance.schedule->tasks;
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     if (tasks[i].kind == Primitive::unpack) run_task(lane, instance, i);

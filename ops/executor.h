@@ -99,6 +99,8 @@ class Executor {
   [[nodiscard]] SleepNeed need() const;
   /// Segments finished so far.
   [[nodiscard]] std::uint64_t segments_finished() const { return segments_finished_; }
+  /// Bytes of payloads sent so far; over shared memory they were published, not moved.
+  [[nodiscard]] std::uint64_t payload_bytes_sent() const { return payload_bytes_sent_; }
   /// A payload of an unexpected length or the like; the session is lost.
   [[nodiscard]] const std::optional<Error>& failure() const { return failure_; }
   /// "receiving segment 3 of 8" of the oldest segment in flight, for error messages; empty if idle.
@@ -114,6 +116,10 @@ class Executor {
   bool try_task(LaneState& lane, Instance& instance, std::size_t index, std::size_t& budget);
   bool try_recv(LaneState& lane, Instance& instance, std::size_t index);
   void run_task(LaneState& lane, Instance& instance, std::size_t index);
+  void send(LaneState& lane, Instance& instance, const Task& task,
+            std::span<const std::byte> payload);
+  void run_plain(LaneState& lane, Instance& instance, const Task& task);
+  void run_encoded(LaneState& lane, Instance& instance, const Task& task);
   static bool take_copy(LaneState& lane, Instance& instance);
   bool retire(LaneState& lane);
   void unpack(LaneState& lane, Instance& instance);
@@ -134,7 +140,7 @@ class Executor {
   std::vector<std::shared_ptr<CollectiveRun>> finished_;
   std::vector<const std::byte*> operands_;  // Scratch of one merge.
   std::uint64_t tasks_run_ = 0;
-  std::uint64_t segments_finished_ = 0;
+  std::uint64_t segments_finished_ = 0, payload_bytes_sent_ = 0;
   std::optional<Error> failure_;
 };
 

@@ -49,6 +49,10 @@ std::vector<LaneRemains> Executor::take_apart() {
         remains.results.emplace(p, result_of(*lane, instance));
       }
     }
+    for (std::uint64_t p = remains.done; p < remains.started; ++p) {
+      Instance& instance = lane->at(p);
+      if (instance.run->codec) instance.encoded.suspend(*instance.run);
+    }
     for (PlacedRun& past : lane->past) {
       if (past.end() > remains.floor) remains.runs.push_back(std::move(past));
     }
@@ -69,6 +73,11 @@ SegmentResult Executor::result_of(const LaneState& lane, const Instance& instanc
         task.chunk == kWhole ? result.bytes.size() : segment.length(task.chunk);
     const std::uint64_t at = task.chunk == kWhole ? 0 : segment.result_offset(task.chunk);
     if (bytes == 0) continue;
+    if (instance.run->codec) {
+      instance.encoded.read_result(task, {slot(lane, instance.position), instance.received},
+                                   reinterpret_cast<float*>(result.bytes.data() + at));
+      continue;
+    }
     const Operand& from = instance.schedule->operands[task.first_operand];
     std::memcpy(result.bytes.data() + at, operand(lane, instance, from), bytes);
   }

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "ops/encoded_segment.h"
 #include "ops/executor.h"
 #include "runtime/base/freeze_word.h"
 
@@ -26,6 +27,7 @@ struct Executor::Instance {
   std::shared_ptr<CollectiveRun> run;
   const Schedule* schedule = nullptr;
   Segment segment;
+  EncodedSegment encoded;  // Of a run with a codec.
   Contributors contributors;
   std::size_t first_open = 0;  // All tasks before are done.
   std::size_t open = 0;        // Tasks that are not done, unpacks excepted.

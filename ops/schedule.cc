@@ -93,6 +93,12 @@ std::uint16_t ScheduleBuilder::buffer(std::string_view name, int cells, bool lan
   return static_cast<std::uint16_t>(schedule_.buffers.size() - 1);
 }
 
+std::uint16_t ScheduleBuilder::encoded_buffer(std::string_view name, int cells, bool landing) {
+  const std::uint16_t number = buffer(name, cells, landing);
+  schedule_.buffers.back().encoded = true;
+  return number;
+}
+
 TaskId ScheduleBuilder::pack(Place at, int chunk) {
   Task task;
   task.kind = Primitive::pack;
@@ -169,7 +175,9 @@ TaskId ScheduleBuilder::add(Task task, const std::vector<Operand>& operands) {
   std::vector<TaskId> waits_for;
   if (task.kind == Primitive::send) depend_on_writers(waits_for, task.at, task.chunk);
   for (const Operand& operand : operands) {
-    if (operand.received == kNoTask) {
+    if (operand.caller) {
+      HORA_CHECK(task.kind == Primitive::merge, "only a merge reads the caller's tensors");
+    } else if (operand.received == kNoTask) {
       depend_on_writers(waits_for, operand.place, task.chunk);
     } else {
       HORA_CHECK(operand.received < id && schedule_.tasks[operand.received].kind == Primitive::recv,

@@ -27,6 +27,11 @@
 //           wholly here. (The builder adds these dependencies: on the first unpack directly, the
 //           other unpacks wait for the first.)
 //
+// With a codec (compress/codec.h) some cells are *encoded*: what a merge puts there is encoded,
+// what is read from there is decoded. Then nothing is packed; a merge reads the caller's tensors
+// themselves, and the merge of that one operand is "encode". Each rank encodes each chunk once,
+// where its own contribution enters, so that error feedback needs one residual per element.
+//
 // Rules a template obeys (all proved by the check): a finished chunk holds each rank's contribution
 // once, lower ranks first (ring: from rank chunk + 1 around), by the same merges for every rank; a
 // cell is written once, so packed inputs stay; completion on any rank depends on every rank's start
@@ -67,10 +72,12 @@ inline Place place(std::uint16_t buffer, int cell) {
   return Place{buffer, static_cast<std::uint16_t>(cell)};
 }
 
-/// What merge, copy and unpack read: a place in our own slot, or what a recv brought.
+/// What merge, copy and unpack read: a place in our own slot, or what a recv brought; or (a merge
+/// into encoded cells) the caller's tensors.
 struct Operand {
   TaskId received = kNoTask;  ///< A recv task, or kNoTask: then `place` counts.
   Place place{};
+  bool caller = false;  ///< Neither: the caller's tensors, prescaled.
 };
 
 /// A buffer of the slot. `cells` chunk strides long, maybe none.
@@ -79,6 +86,8 @@ struct BufferSpec {
   std::uint16_t cells = 0;
   /// Only written by peers without shared memory; not laid out when all share.
   bool landing = false;
+  /// Cells hold payloads of the run's codec, each with a length of its own.
+  bool encoded = false;
 };
 
 struct Task {
@@ -131,6 +140,12 @@ struct Schedule {
   [[nodiscard]] std::size_t cells(bool views_only) const;
   /// The rank whose result a chunk is; -1: all ranks'.
   [[nodiscard]] int owner_of(int chunk) const;
+  /// Does the operand, of this schedule, hold payloads of a codec?
+  [[nodiscard]] bool is_encoded(const Operand& operand) const {
+    if (operand.caller) return false;
+    const bool received = operand.received != kNoTask;
+    return buffers[received ? tasks[operand.received].at.buffer : operand.place.buffer].encoded;
+  }
 };
 
 /// The template of a rank that takes no part: no tasks, so its segments are passed at once. Ranks
@@ -152,6 +167,8 @@ class ScheduleBuilder {
 
   /// Adds a buffer of `cells` cells. Landing buffers must be added last.
   std::uint16_t buffer(std::string_view name, int cells, bool landing = false);
+  /// The same for payloads of a codec.
+  std::uint16_t encoded_buffer(std::string_view name, int cells, bool landing = false);
 
   TaskId pack(Place at, int chunk = kWhole);
   TaskId send(int peer, int tag, int chunk, Place from, Place remote);
@@ -184,6 +201,10 @@ inline Operand received(TaskId recv) {
 /// The operand at a place of our own slot.
 inline Operand local(Place place) {
   return Operand{kNoTask, place};
+}
+/// The caller's tensors as an operand.
+inline Operand from_caller() {
+  return Operand{kNoTask, {}, true};
 }
 
 }  // namespace hora

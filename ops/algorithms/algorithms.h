@@ -51,6 +51,18 @@ Schedule make_direct_allgather(int size, int me);
 /// All-gather(v) along a ring, size-1 hops.
 Schedule make_ring_allgather(int size, int me);
 
+/// All-reduce of payloads in one exchange: everybody decodes and adds those of all. For codecs of
+/// kind gather, and for small tensors.
+Schedule make_encoded_exchange(int size, int me);
+
+/// All-reduce of payloads in two exchanges: every contribution is encoded once for its owner, the
+/// sum once by it.
+Schedule make_encoded_direct(int size, int me);
+
+/// All-reduce of payloads along a ring: partial sums are encoded anew at every hop, finished ones
+/// are passed on as they are.
+Schedule make_encoded_ring(int size, int me);
+
 /// Reduce-scatter in one exchange: rank c merges chunk c of all ranks at once. Chunks have any
 /// length. The first half of `make_direct`.
 Schedule make_direct_reducescatter(int size, int me);
@@ -82,6 +94,10 @@ struct AlgorithmRow {
   /// The template depends on who shares memory; otherwise only on how many ranks there are.
   bool uses_topology;
   Schedule (*make)(const Topology& topology, int me, int root);
+  /// The same all-reduce for payloads of codecs of kind hop; null: it takes none.
+  Schedule (*make_encoded)(int size, int me) = nullptr;
+  /// ... and of kind gather: no payload is encoded again.
+  bool gathers = false;
 };
 
 /// All rows, in the order of the documentation.

@@ -29,14 +29,14 @@ const std::vector<AlgorithmRow>& algorithms() {
   static const std::vector<AlgorithmRow> rows = {
       {"exchange", Collective::allreduce,
        "1 hop: everybody sends its whole tensor to everybody; for the smallest messages", true,
-       false, flat<make_exchange>},
+       false, flat<make_exchange>, make_encoded_exchange, true},
       {"direct", Collective::allreduce,
        "2 hops: each rank merges one chunk of all ranks at once; the workhorse on one host", true,
-       false, flat<make_direct>},
+       false, flat<make_direct>, make_encoded_direct},
       {"ring", Collective::allreduce,
        "2(size-1) hops between neighbours, least bytes on a network; for large tensors across "
        "hosts",
-       false, false, flat<make_ring>},
+       false, false, flat<make_ring>, make_encoded_ring},
       {"hierarchical", Collective::allreduce,
        "reduces inside of each host, rings across; for large tensors where hosts have several "
        "ranks",

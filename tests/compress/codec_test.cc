@@ -35,6 +35,8 @@ TEST_CASE("every codec: what comes back is within its tolerance, and the error i
         const std::vector<float> in = input_of(kind, count, 7);
         const RoundTrip trip = round_trip(*codec, in);
         REQUIRE(trip.payload.size() <= codec->bound(count));
+        REQUIRE(codec->exact(count).value_or(trip.payload.size()) == trip.payload.size());
+        REQUIRE((codec->traits().kind != CodecKind::hop || codec->exact(count)));
         const std::size_t block = codec->traits().block;
         for (std::size_t first = 0; first < count; first += block) {
           const std::size_t end = std::min(count, first + block);

@@ -60,6 +60,14 @@ inline std::vector<Schedule> group_of(std::string_view name, Collective collecti
   return group_of(*find_algorithm(name, collective), size, 0);
 }
 
+/// The schedules of all ranks with payloads of a codec in their cells.
+inline std::vector<Schedule> encoded_group_of(const AlgorithmRow& row, int size) {
+  std::vector<Schedule> by_rank;
+  for (int rank = 0; rank < size; ++rank)
+    by_rank.push_back(row.make_encoded(size, rank));
+  return by_rank;
+}
+
 /// Roots worth trying: all, of a broadcast.
 inline int roots_of(const AlgorithmRow& row, int size) {
   return row.collective == Collective::broadcast ? size : 1;

@@ -59,10 +59,13 @@ class RankSet {
   void enqueue(int rank, const AlgorithmRow& row, int root, std::unique_ptr<CollectiveRun> run,
                std::uint64_t wanted, std::uint16_t lane = 0) {
     RankParts& parts = (*this)[rank];
-    parts.schedules.push_back(std::make_unique<Schedule>(row.make(topology_, rank, root)));
+    parts.schedules.push_back(std::make_unique<Schedule>(
+        run->codec ? row.make_encoded(size(), rank) : row.make(topology_, rank, root)));
     run->schedule = parts.schedules.back().get();
     run->segment_bytes =
-        fit_segment(*run->schedule, views_only(), options_.layout.slot_bytes, wanted);
+        run->codec ? fit_encoded_segment(*run->schedule, *run->codec, views_only(),
+                                         options_.layout.slot_bytes, wanted)
+                   : fit_segment(*run->schedule, views_only(), options_.layout.slot_bytes, wanted);
     parts.executor->enqueue(lane, std::move(run));
   }
 

@@ -98,8 +98,10 @@ class RepairSet {
                std::uint64_t wanted) {
     give_template(rank, call, *run);
     if (call.segment_bytes == 0) {
+      const std::uint64_t slot = options_.layout.slot_bytes;
       call.segment_bytes =
-          fit_segment(*run->schedule, views_only(), options_.layout.slot_bytes, wanted);
+          run->codec ? fit_encoded_segment(*run->schedule, *run->codec, views_only(), slot, wanted)
+                     : fit_segment(*run->schedule, views_only(), slot, wanted);
     }
     run->segment_bytes = call.segment_bytes;
     (*this)[rank].executor->enqueue(call.lane, std::move(run));
@@ -184,8 +186,9 @@ class RepairSet {
     const int size = static_cast<int>(members_.size());
     const Topology topology = views_only() ? Topology::one_host(size) : Topology::separate(size);
     auto& schedules = (*this)[rank].schedules;
-    schedules.push_back(
-        std::make_unique<Schedule>(call.row->make(topology, place_of(rank), place_of(call.root))));
+    schedules.push_back(std::make_unique<Schedule>(
+        run.codec ? call.row->make_encoded(size, place_of(rank))
+                  : call.row->make(topology, place_of(rank), place_of(call.root))));
     run.schedule = schedules.back().get();
     run.contributors =
         std::make_shared<const std::vector<std::int32_t>>(members_.begin(), members_.end());
