@@ -57,6 +57,10 @@ std::string group_text(const Request& request) {
   return "it in group '" + name_text(request.group) + "' of " + std::to_string(request.group_size);
 }
 
+std::string codec_text(const Request& request) {
+  return request.codec.empty() ? "no codec" : "codec '" + printable(request.codec) + "'";
+}
+
 std::string root_text(const Request& request) {
   return "root rank " + std::to_string(request.root);
 }
@@ -154,6 +158,11 @@ std::optional<Difference> difference(const Request& a, const Request& b) {
     return Difference{"Mismatched prescale and/or postscale factors: One rank sent " +
                           scale_text(a) + ", but another rank sent " + scale_text(b) + ".",
                       scale_text};
+  }
+  if (a.kind == Kind::allreduce && a.codec != b.codec) {
+    return Difference{"Mismatched compression: One rank sent with " + codec_text(a) +
+                          ", but another rank sent with " + codec_text(b) + ".",
+                      codec_text};
   }
   if (a.kind == Kind::broadcast && a.root != b.root) {
     return Difference{"Mismatched BROADCAST root ranks: One rank specified " + root_text(a) +

@@ -135,6 +135,7 @@ void Coordinator::State::add_new(PendingId id, WireResponse& response) {
   added.slot = cache.put(entry.request);
   added.first_dims = dims_of_set(entry);
   body_bytes += kRequestOverhead + entry.request->name.size() + entry.request->group.size() +
+                entry.request->codec.size() +
                 8 * (entry.request->shape.size() + added.first_dims.size());
 }
 

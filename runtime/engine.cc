@@ -404,6 +404,7 @@ RuntimeStats Engine::stats() const {
   stats.negotiation_bytes_out = bytes_out_.load(std::memory_order_relaxed);
   stats.negotiation_bytes_in = bytes_in_.load(std::memory_order_relaxed);
   stats.segments = segments_.load(std::memory_order_relaxed);
+  stats.payload_bytes = payload_bytes_.load(std::memory_order_relaxed);
   stats.sleeps = sleeps_.load(std::memory_order_relaxed);
   return stats;
 }

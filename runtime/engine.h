@@ -34,6 +34,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "compress/codec.h"
+#include "compress/residual.h"
 #include "elastic/session.h"
 #include "ops/executor.h"
 #include "runtime/base/log.h"
@@ -139,6 +141,12 @@ class Engine {
   void add_pieces(CollectiveRun& run, const Response& response, const Calls& calls);
   bool give_output(CollectiveRun& run, const Response& response, OwnOutput own,
                    CompletionImpl& call);
+  std::shared_ptr<const Codec> codec_for(const std::string& words);
+  void start_encoded_run(const Response& response, Calls calls);
+  Residual* open_residual(const Request& request, const ProcessSet& set);
+  void add_encoded_pieces(CollectiveRun& run, const Response& response, const Calls& calls);
+  void enqueue(const Response& response, const Selection::Choice& choice,
+               std::unique_ptr<CollectiveRun> run, Calls calls);
   void finish_runs();
   void finish_call(CompletionImpl& call, Result<void> outcome);
   [[nodiscard]] static std::string span_name(const Request& request);
@@ -173,6 +181,9 @@ class Engine {
   WorkerNegotiator negotiator_;
   std::unique_ptr<Coordinator> coordinator_;  // On the root.
   Arena& arena_;
+  std::unordered_map<std::string, std::shared_ptr<const Codec>> codecs_;  // By their words.
+  std::unique_ptr<SegmentObserver> segment_spans_;  // Made with the first codec.
+  ResidualStore residuals_;  // Outlives the executor, which has shadows of it.
   std::unique_ptr<Executor> executor_;
   std::optional<Selection> selection_;
   std::unordered_map<std::uint64_t, ActiveRun> active_;  // By CollectiveRun::ticket.
@@ -189,7 +200,7 @@ class Engine {
   std::optional<Error> stopped_;
 
   std::atomic<std::uint64_t> collectives_{0}, tensors_{0}, bytes_out_{0}, bytes_in_{0}, sleeps_{0};
-  std::atomic<std::uint64_t> segments_{0};
+  std::atomic<std::uint64_t> segments_{0}, payload_bytes_{0};
 };
 
 }  // namespace hora

@@ -24,7 +24,8 @@ void Engine::start_response(const Response& response) {
   if (response.set->includes(session_.world.self)) {
     collectives_.fetch_add(1, std::memory_order_relaxed);
   }
-  start_run(response, std::move(calls));
+  const bool encodes = !response.codec.empty() && response.set->size() > 1;
+  encodes ? start_encoded_run(response, std::move(calls)) : start_run(response, std::move(calls));
 }
 
 /// Takes this rank's own of the tensors out of the table: none of another set's, maybe not all if
@@ -78,10 +79,14 @@ void Engine::start_run(const Response& response, Calls calls) {
                                   : run->total_bytes;
   const Selection::Choice choice = selection_->choose(response.kind, response.dtype, response.op,
                                                       bytes, Rank(response.root), *response.set);
+  enqueue(response, choice, std::move(run), std::move(calls));
+}
+
+void Engine::enqueue(const Response& response, const Selection::Choice& choice,
+                     std::unique_ptr<CollectiveRun> run, Calls calls) {
   run->schedule = choice.schedule;
   run->segment_bytes = choice.segment_bytes;
   run->ticket = next_ticket_++;
-
   for (const Call& call : calls) {
     if (call) begin_span(call->request(), to_string(response.kind));
   }
@@ -137,6 +142,7 @@ void Engine::finish_runs() {
     }
   }
   segments_.store(executor_->segments_finished(), std::memory_order_relaxed);
+  payload_bytes_.store(executor_->payload_bytes_sent(), std::memory_order_relaxed);
 }
 
 void Engine::finish_call(CompletionImpl& call, Result<void> outcome) {

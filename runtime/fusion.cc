@@ -9,7 +9,7 @@ bool fuses(const Request& a, const Request& b) {
   const auto bits = [](double number) { return std::bit_cast<std::uint64_t>(number); };
   return a.kind == Kind::allreduce && b.kind == Kind::allreduce && a.set == b.set &&
          a.dtype == b.dtype && a.op == b.op && bits(a.prescale) == bits(b.prescale) &&
-         bits(a.postscale) == bits(b.postscale);
+         bits(a.postscale) == bits(b.postscale) && a.codec == b.codec;
 }
 
 std::uint16_t lane_of(std::uint64_t bytes, const NegotiationOptions& options) {

@@ -3,7 +3,7 @@
 // An allreduce costs a fixed time per buffer and a time per byte, so small tensors are put
 // together, up to `target` bytes: from there on a second buffer that overlaps with the first is
 // worth more than a larger one. Tensors share a buffer when the same thing happens to all its
-// elements: kind, process set, dtype, op, scales.
+// elements: kind, process set, dtype, op, scales, codec.
 //
 //   ready, in order   a:f32  b:f16  c:f32  d:f32(large)  e:f16
 //   buffers                [a c]  [b e]  [d]

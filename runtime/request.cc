@@ -7,7 +7,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <numeric>
+#include <utility>
+
+#include "compress/codec.h"
 
 namespace hora {
 namespace {
@@ -154,6 +158,16 @@ Result<void> check_request(const Request& request) {
   if (request.members.size() > kMaxMembers) {
     return bad("a process set has at most " + std::to_string(kMaxMembers) + " ranks");
   }
+  if (!request.codec.empty()) {
+    if (const auto words = canonical_codec(request.codec); !words) {
+      return bad(words.error().message);
+    }
+    // What is lost by a finished result is multiplied back.
+    const bool invertible = std::isfinite(request.postscale) && request.postscale != 0;
+    if (request.codec.ends_with("+ef") && !invertible) {
+      return bad("error feedback needs a postscale factor that is finite and not 0");
+    }
+  }
   // Dimensions of 0 do not excuse the others: no product of any of them may overflow.
   std::int64_t limit = kMaxTensorBytes / static_cast<std::int64_t>(size_of(request.dtype));
   for (const std::int64_t dimension : request.shape) {
@@ -197,7 +211,20 @@ bool first_dims_fit(const Request& canonical, std::span<const std::int64_t> firs
   return rows_within(first_dims, limit);
 }
 
+Result<std::string> canonical_codec(std::string_view words) {
+  const auto codec = make_codec(words);
+  if (!codec) return fail(codec.error());
+  return (*codec)->traits().kind == CodecKind::summed ? std::string() : (*codec)->text();
+}
+
 Request canonical(Request request) {
+  const bool sums = request.op == ReduceOp::sum || request.op == ReduceOp::average;
+  if (request.kind != Kind::allreduce || !sums || !is_floating(request.dtype)) {
+    request.codec.clear();
+  }
+  if (!request.codec.empty()) {
+    request.codec = canonical_codec(request.codec).value_or(std::move(request.codec));
+  }
   if (!reduces(request.kind)) {
     request.op = ReduceOp::sum;
     request.prescale = request.postscale = 1.0;
@@ -236,7 +263,7 @@ bool matches(const Request& a, const Request& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
          bits(a.prescale) == bits(b.prescale) && bits(a.postscale) == bits(b.postscale) &&
          a.shape == b.shape && a.set == b.set && a.members == b.members && a.name == b.name &&
-         a.group_size == b.group_size && a.group == b.group;
+         a.group_size == b.group_size && a.group == b.group && a.codec == b.codec;
 }
 
 }  // namespace hora

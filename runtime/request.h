@@ -63,6 +63,7 @@ struct Request {
   std::vector<std::int32_t> members;  ///< add_set: its ranks, in any order.
   std::string group;            ///< Negotiated as a whole with those of this name; empty: alone.
   std::int32_t group_size = 0;  ///< Tensors of the group.
+  std::string codec{};  ///< Allreduce: the words of a codec (compress/codec.h); empty: none.
 
   friend bool operator==(const Request&, const Request&) = default;
 };
@@ -117,9 +118,14 @@ std::vector<std::int64_t> first_dims_of(const Request& request);
 /// May these be the first dimensions of one rank, for the bounds above?
 bool first_dims_fit(const Request& canonical, std::span<const std::int64_t> first_dims);
 
+/// The words of a codec in canonical form, empty for "none". Error invalid_argument: no codec has
+/// them; the message says why.
+Result<std::string> canonical_codec(std::string_view words);
+
 /// The request without what its kind does not use: a barrier has no shape, a broadcast no scale;
-/// and without first dimensions that are the rank's own: they are 0, and there are no splits. Two
-/// ranks agree about a tensor iff their canonical requests match.
+/// and without first dimensions that are the rank's own: they are 0, and there are no splits. A
+/// codec is for sums and averages of floating-point tensors; others go as they are. Two ranks agree
+/// about a tensor iff their canonical requests match.
 Request canonical(Request request);
 /// A canonical request with a rank's first dimensions put back. Of an alltoall only the rows that
 /// go somewhere count in the shape.
@@ -149,6 +155,7 @@ struct Response {
   ReduceOp op = ReduceOp::sum;
   std::int32_t root = 0;
   double prescale = 1.0, postscale = 1.0;
+  std::string codec{};
   std::uint16_t lane = 0;
   SharedSet set;  ///< Whose ranks run it; add_set, remove_set: the one concerned.
   std::vector<ResponseTensor> tensors;  ///< In the common order; one unless fused.

@@ -78,6 +78,7 @@ struct RuntimeStats {
   std::uint64_t negotiation_bytes_out = 0;  ///< Control payload sent by this rank.
   std::uint64_t negotiation_bytes_in = 0;
   std::uint64_t segments = 0;
+  std::uint64_t payload_bytes = 0;  ///< Of tensors, sent to peers, as encoded.
   std::uint64_t sleeps = 0;
 };
 

@@ -16,6 +16,8 @@ constexpr std::uint64_t kExchangeBytes = 8 * kKiB;
 /// Over sockets: latency counts up to here, bandwidth beyond.
 constexpr std::uint64_t kSocketExchangeBytes = 2 * kKiB;
 constexpr std::uint64_t kSocketDirectBytes = 256 * kKiB;
+/// With a codec, over sockets: so many flows at once are worth a smaller error.
+constexpr int kMostDirectRanks = 16;
 /// With several ranks on a host its line carries direct's bytes once for each of them, so two
 /// levels pay sooner: 64 KB on 2 hosts x 2 ranks keep a line busy twice as long by direct. Per
 /// host, as the hops across are.
@@ -116,15 +118,49 @@ Selection::Choice Selection::choose(Kind kind, DType dtype, ReduceOp op, std::ui
     HORA_CHECK(schedule->tags <= facts_.tags, "the layout has a tag for every message");
   }
 
-  std::uint64_t wanted = segment_bytes_;
-  if (wanted == 0) {
-    // Shared memory: a segment stays in cache through pack, merge and unpack.
-    // Sockets: large writes.
-    const std::uint64_t ranks = static_cast<std::uint64_t>(topology.size());
-    wanted = views_only ? std::max(128 * kKiB, 32 * kKiB * ranks) : 256 * kKiB * ranks;
+  return {group.me < 0 ? &bystander_ : schedule.get(),
+          fit_segment(*schedule, views_only, facts_.slot_bytes, wanted_bytes(topology))};
+}
+
+std::uint64_t Selection::wanted_bytes(const Topology& topology) const {
+  if (segment_bytes_ != 0) return segment_bytes_;
+  // Shared memory: a segment stays in cache through pack, merge and unpack.
+  // Sockets: large writes.
+  const auto ranks = static_cast<std::uint64_t>(topology.size());
+  return topology.is_one_host() ? std::max(128 * kKiB, 32 * kKiB * ranks) : 256 * kKiB * ranks;
+}
+
+const AlgorithmRow& Selection::encoded_row_for(const CodecTraits& traits, std::uint64_t bytes,
+                                               const Topology& topology) const {
+  if (traits.kind == CodecKind::gather) return row("exchange", Collective::allreduce);
+  // A codec that cannot hold partial sums needs an algorithm that has none.
+  const auto takes = [&](const AlgorithmRow& chosen) {
+    return chosen.make_encoded != nullptr && (chosen.rounds_once || !traits.narrow);
+  };
+  if (forced_ != nullptr && takes(*forced_)) return *forced_;
+  const bool views_only = topology.is_one_host();
+  if (bytes <= (views_only ? kExchangeBytes : kSocketExchangeBytes)) {
+    return row("exchange", Collective::allreduce);
+  }
+  // The ring encodes partial sums anew at every hop, and its error grows with the ranks.
+  const bool too_many = !views_only && topology.size() > kMostDirectRanks;
+  return row(too_many && !traits.narrow ? "ring" : "direct", Collective::allreduce);
+}
+
+Selection::Choice Selection::choose_encoded(const Codec& codec, std::uint64_t bytes,
+                                            const ProcessSet& set) {
+  Group& group = group_of(set);
+  const Topology& topology = group.topology;
+  const AlgorithmRow& chosen = encoded_row_for(codec.traits(), bytes, topology);
+  auto& schedule = group.encoded[&chosen];
+  if (!schedule) {
+    schedule =
+        std::make_unique<Schedule>(chosen.make_encoded(topology.size(), std::max(0, group.me)));
+    HORA_CHECK(schedule->tags <= facts_.tags, "the layout has a tag for every message");
   }
   return {group.me < 0 ? &bystander_ : schedule.get(),
-          fit_segment(*schedule, views_only, facts_.slot_bytes, wanted)};
+          fit_encoded_segment(*schedule, codec, topology.is_one_host(), facts_.slot_bytes,
+                              wanted_bytes(topology))};
 }
 
 }  // namespace hora

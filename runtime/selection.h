@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "compress/codec.h"
 #include "ops/algorithms/algorithms.h"
 #include "ops/schedule.h"
 #include "ops/topology.h"
@@ -43,6 +44,9 @@ class Selection {
   /// rank of `set`. A rank that is not in the set gets a template without tasks.
   Choice choose(Kind kind, DType dtype, ReduceOp op, std::uint64_t bytes, Rank root,
                 const ProcessSet& set);
+  /// The same for an all-reduce with a codec; `bytes` of float32. segment_bytes is 0 if the slots
+  /// are too small for a block of it.
+  Choice choose_encoded(const Codec& codec, std::uint64_t bytes, const ProcessSet& set);
 
  private:
   /// The ranks of a process set, by their places in it.
@@ -50,6 +54,7 @@ class Selection {
     Topology topology;
     int me = 0;  // -1: not in the set
     std::map<std::pair<const AlgorithmRow*, int>, std::unique_ptr<Schedule>> templates;
+    std::map<const AlgorithmRow*, std::unique_ptr<Schedule>> encoded;  // By all-reduce.
   };
 
   Selection(int self, const SelectionFacts& facts, std::uint64_t segment_bytes,
@@ -62,6 +67,9 @@ class Selection {
 
   const AlgorithmRow& row_for(Kind kind, bool one_rounding, std::uint64_t bytes,
                               const Topology& topology) const;
+  const AlgorithmRow& encoded_row_for(const CodecTraits& traits, std::uint64_t bytes,
+                                      const Topology& topology) const;
+  [[nodiscard]] std::uint64_t wanted_bytes(const Topology& topology) const;
   Group& group_of(const ProcessSet& set);
 
   int self_;

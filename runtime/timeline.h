@@ -39,6 +39,10 @@ inline constexpr std::string_view kWaitForOtherTensorData = "WAIT_FOR_OTHER_TENS
 inline constexpr std::string_view kAllocateOutput = "ALLOCATE_OUTPUT";
 inline constexpr std::string_view kMemcpyIn = "MEMCPY_IN_FUSION_BUFFER";
 inline constexpr std::string_view kMemcpyOut = "MEMCPY_OUT_FUSION_BUFFER";
+/// With a codec, by segment.
+inline constexpr std::string_view kEncode = "ENCODE";
+inline constexpr std::string_view kTransfer = "TRANSFER";
+inline constexpr std::string_view kDecode = "DECODE";
 }  // namespace activity
 
 /// "NEGOTIATE_ALLREDUCE", ...

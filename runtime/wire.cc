@@ -85,11 +85,12 @@ flatbuffers::Offset<wire::Request> put_request(Builder& builder, const Request& 
   const auto splits = request.splits.empty() ? 0 : builder.CreateVector(request.splits);
   const auto members = request.members.empty() ? 0 : builder.CreateVector(request.members);
   const auto group = request.group.empty() ? 0 : put_bytes(builder, request.group);
+  const auto codec = request.codec.empty() ? 0 : put_bytes(builder, request.codec);
   return wire::CreateRequest(builder, name, shape, request.prescale, request.postscale,
                              request.root, static_cast<std::uint8_t>(request.kind),
                              static_cast<std::uint8_t>(request.dtype),
                              static_cast<std::uint8_t>(request.op), splits, request.set.value,
-                             members, group, request.group_size);
+                             members, group, request.group_size, codec);
 }
 
 Result<Request> to_request(const wire::Request* from) {
@@ -113,6 +114,7 @@ Result<Request> to_request(const wire::Request* from) {
   request.postscale = from->postscale();
   request.set = SetId(from->set());
   request.members = to_numbers(from->members());
+  request.codec = to_text(from->codec());
   if (auto checked = check_request(request); !checked) {
     return malformed(checked.error().message.c_str());
   }

@@ -80,6 +80,7 @@ void copy_parameters(const Request& from, Response& response) {
   response.root = from.root;
   response.prescale = from.prescale;
   response.postscale = from.postscale;
+  response.codec = from.codec;
 }
 
 }  // namespace
@@ -141,7 +142,8 @@ void WorkerNegotiator::State::add(Request& request) {
   }
   request = restored(std::move(request), first_dims);
   body_bytes += kRequestOverhead + request.name.size() + request.group.size() +
-                8 * (request.shape.size() + request.splits.size()) + 4 * request.members.size();
+                request.codec.size() + 8 * (request.shape.size() + request.splits.size()) +
+                4 * request.members.size();
   outgoing.requests.push_back(std::move(request));
 }
 

@@ -37,6 +37,16 @@ using Items = std::vector<std::vector<std::uint32_t>>;
 
 }  // namespace
 
+TEST_CASE("fusion: codecs keep apart") {
+  Request plain, int8, with_feedback;
+  int8.codec = "int8";
+  with_feedback.codec = "int8+ef";
+  CHECK(fuses(plain, plain));
+  CHECK(fuses(int8, int8));
+  CHECK_FALSE(fuses(plain, int8));
+  CHECK_FALSE(fuses(int8, with_feedback));
+}
+
 TEST_CASE("fusion: what matches shares a buffer, in order, past what does not") {
   Request half;
   half.dtype = DType::float16;

@@ -1,6 +1,8 @@
 // Names, bounds, and what ranks have to agree about.
 #include "runtime/request.h"
 
+#include <cmath>
+
 #include <catch2/catch.hpp>
 
 #include "runtime/agreement.h"
@@ -41,6 +43,42 @@ TEST_CASE("request: what is out of bounds is refused with the reason") {
         "tensor 'x': shape [16777216, 0, 16777216] has more than 2^48 bytes");
   request.shape = {-2};
   CHECK(check_request(request).error().message == "tensor 'x': negative dimension in shape [-2]");
+}
+
+TEST_CASE("request: a codec is for sums and averages of floats, in canonical words") {
+  Request request;
+  request.name = "x";
+  request.codec = "topk( ratio=.5 )+ef";
+  CHECK(check_request(request));
+  CHECK(canonical(request).codec == "topk(ratio=0.5)+ef");
+  request.op = ReduceOp::max;
+  CHECK(canonical(request).codec.empty());
+  request.op = ReduceOp::average;
+  request.dtype = DType::int32;
+  CHECK(canonical(request).codec.empty());
+  request.dtype = DType::float16;
+  CHECK_FALSE(canonical(request).codec.empty());
+  Request plain = request;
+  plain.codec.clear();
+  CHECK_FALSE(matches(canonical(request), canonical(plain)));
+  request.kind = Kind::broadcast;
+  CHECK(canonical(request).codec.empty());
+  request = plain;
+  request.codec = "none";
+  CHECK(check_request(request));
+  CHECK(canonical(request).codec.empty());
+
+  request.codec = "zip";
+  REQUIRE_FALSE(check_request(request));
+  CHECK(check_request(request).error().message.find("tensor 'x': codec 'zip': there is no codec") ==
+        0);
+  request.codec = "int8+ef";
+  for (const double factor : {0.0, HUGE_VAL, std::nan("")}) {
+    request.postscale = factor;
+    REQUIRE_FALSE(check_request(request));
+    CHECK(check_request(request).error().message ==
+          "tensor 'x': error feedback needs a postscale factor that is finite and not 0");
+  }
 }
 
 TEST_CASE("request: the canonical form drops what the kind does not use") {
