@@ -1,6 +1,6 @@
 """A small decoder that learns to write Python, character by character, on any number of ranks.
 
-    horarun -np 2 python examples/torch_char_transformer.py --compression fp16
+    horarun -np 2 python examples/torch_char_transformer.py --compression int8
 
 The text is on every machine: the sources of Python's own standard library. Every rank trains on its
 share of each batch and DistributedOptimizer averages the gradients, compressed for the journey if
@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import hora
 import hora.torch as hvd
 
 CHARACTERS = 128  # ASCII; what is beyond becomes a question mark.
@@ -119,18 +120,26 @@ def write(model: Decoder, beginning: str, length: int) -> str:
 
 
 def compression_named(name: str) -> Any:
-    """Return what hora.torch.Compression calls so; ends the program if there is no such thing."""
-    found = getattr(hvd.Compression, name, None)
-    if found is None:
-        names = [name for name in vars(hvd.Compression) if not name.startswith("_")]
-        sys.exit(f"--compression {name}: there are {', '.join(names)}")
-    return found
+    """Return what hora.torch.Compression calls so, or the codec of these words; or ends the program
+    if there is no such thing.
+    """
+    names = [name for name in vars(hvd.Compression) if not name.startswith("_")]
+    if name in names:
+        return getattr(hvd.Compression, name)
+    try:
+        return hora.codec(name)
+    except ValueError as error:
+        sys.exit(f"--compression {name}: there are {', '.join(names)}, and codecs; {error}")
 
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--compression", default="none", help="of gradients: none, fp16, ...")
+    parser.add_argument(
+        "--compression",
+        default="none",
+        help="of gradients: none, fp16, bf16, int8, or a codec such as 'topk(ratio=0.01)+ef'",
+    )
     parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--batch-size", type=int, default=16, help="pieces, over all ranks")
     parser.add_argument("--context", type=int, default=128, help="characters of a piece")

@@ -19,11 +19,20 @@ namespace py = pybind11;
 
 namespace {
 
+/// Counted names change from step to step, so nothing could be kept under them.
+void require_name_for(const std::string& codec) {
+  if (codec.ends_with("+ef")) {
+    throw py::value_error("codec '" + codec +
+                          "' keeps an error under the tensor's name: give the call a name, the "
+                          "same in every step");
+  }
+}
+
 /// One collective call, as the package gives it.
 Submission make_submission(RuntimeBinding& runtime, int kind, py::handle name, int dtype,
                            const py::tuple& shape, std::uintptr_t input, std::uintptr_t output,
                            int op, py::handle prescale, py::handle postscale, int root,
-                           const py::tuple& splits, std::uint32_t set) {
+                           const py::tuple& splits, std::uint32_t set, std::string codec) {
   const std::optional<Kind> collective = kind_from(kind);
   const std::optional<DType> element = dtype_from(dtype);
   const std::optional<ReduceOp> reduction = reduce_op_from(op);
@@ -43,6 +52,8 @@ Submission make_submission(RuntimeBinding& runtime, int kind, py::handle name, i
   request.postscale = factor_from(postscale, "postscale_factor");
   request.shape = shape_from(shape);
   request.splits = shape_from(splits);
+  if (name.is_none()) require_name_for(codec);
+  request.codec = std::move(codec);
   submission.input = reinterpret_cast<const void*>(input);
   submission.output = reinterpret_cast<void*>(output);
   return submission;
@@ -50,17 +61,19 @@ Submission make_submission(RuntimeBinding& runtime, int kind, py::handle name, i
 
 Handle submit(RuntimeBinding& self, int kind, py::handle name, int dtype, const py::tuple& shape,
               std::uintptr_t input, std::uintptr_t output, int op, py::handle prescale,
-              py::handle postscale, int root, const py::tuple& splits, std::uint32_t set) {
+              py::handle postscale, int root, const py::tuple& splits, std::uint32_t set,
+              std::string codec) {
   return self.submit(make_submission(self, kind, name, dtype, shape, input, output, op, prescale,
-                                     postscale, root, splits, set));
+                                     postscale, root, splits, set, std::move(codec)));
 }
 
 /// Returns nothing: a handle would be the most expensive thing about a small allreduce.
 void run(RuntimeBinding& self, int kind, py::handle name, int dtype, const py::tuple& shape,
          std::uintptr_t input, std::uintptr_t output, const py::object& keep, int op,
-         py::handle prescale, py::handle postscale, int root, std::uint32_t set) {
+         py::handle prescale, py::handle postscale, int root, std::uint32_t set,
+         std::string codec) {
   self.run(make_submission(self, kind, name, dtype, shape, input, output, op, prescale, postscale,
-                           root, py::tuple(), set),
+                           root, py::tuple(), set, std::move(codec)),
            keep);
 }
 
@@ -69,7 +82,7 @@ Handle produce(RuntimeBinding& self, int kind, py::handle name, int dtype, const
                std::uintptr_t input, const py::object& keep, int op, py::handle prescale,
                py::handle postscale, const py::tuple& splits, std::uint32_t set) {
   return self.run(make_submission(self, kind, name, dtype, shape, input, 0, op, prescale, postscale,
-                                  0, splits, set),
+                                  0, splits, set, {}),
                   keep);
 }
 
@@ -111,16 +124,18 @@ py::dict process_sets_of(const RuntimeBinding& runtime) {
 std::vector<Handle> submit_group(RuntimeBinding& self, int kind, py::handle name,
                                  const py::list& dtypes, const py::list& shapes,
                                  const py::list& sources, const py::list& targets, int op,
-                                 py::handle prescale, py::handle postscale, std::uint32_t set) {
+                                 py::handle prescale, py::handle postscale, std::uint32_t set,
+                                 const std::string& codec) {
   std::vector<Submission> members;
   std::string group;
+  if (name.is_none()) require_name_for(codec);
   const std::size_t count = dtypes.size();
   members.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     members.push_back(make_submission(
         self, kind, py::str(), py::cast<int>(dtypes[i]), py::cast<py::tuple>(shapes[i]),
         py::cast<std::uintptr_t>(sources[i]), py::cast<std::uintptr_t>(targets[i]), op, prescale,
-        postscale, 0, py::tuple(), set));
+        postscale, 0, py::tuple(), set, codec));
     Request& request = members.back().request;
     if (i == 0) group = self.names().group_name(request, name);
     request.name = member_name(group, i, count);
@@ -143,8 +158,15 @@ py::dict stats_of(const RuntimeBinding& runtime) {
   numbers["negotiation_bytes_out"] = stats.negotiation_bytes_out;
   numbers["negotiation_bytes_in"] = stats.negotiation_bytes_in;
   numbers["segments"] = stats.segments;
+  numbers["payload_bytes"] = stats.payload_bytes;
   numbers["sleeps"] = stats.sleeps;
   return numbers;
+}
+
+std::string codec_words(const std::string& words) {
+  auto canonical = canonical_codec(words);
+  if (!canonical) throw py::value_error(canonical.error().message);
+  return std::move(*canonical);
 }
 
 bool is_homogeneous(const RuntimeBinding& runtime) {
@@ -174,15 +196,17 @@ void bind_runtime(py::module_& module) {
   constexpr int kSum = static_cast<int>(ReduceOp::sum);
   module.def("address", &address_of, "buffer"_a,
              "Where the bytes of a C-contiguous buffer start; it may not be resized meanwhile.");
+  module.def("codec", &codec_words, "words"_a,
+             "The words of a codec in canonical form; '' for none. Raises ValueError.");
   bind_handle(module);
   py::class_<RuntimeBinding>(module, "Runtime", "A member of a job; see hora.init.")
       .def_static("start", &RuntimeBinding::start, "process_sets"_a)
       .def("submit", &submit, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "source"_a, "target"_a,
            "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = 0,
-           "splits"_a = py::tuple(), "process_set"_a = 0)
+           "splits"_a = py::tuple(), "process_set"_a = 0, "codec"_a = "")
       .def("run", &run, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "source"_a, "target"_a, "keep"_a,
            "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "root"_a = 0,
-           "process_set"_a = 0)
+           "process_set"_a = 0, "codec"_a = "")
       .def("produce", &produce, "kind"_a, "name"_a, "dtype"_a, "shape"_a, "source"_a, "keep"_a,
            "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "splits"_a = py::tuple(),
            "process_set"_a = 0)
@@ -191,7 +215,8 @@ void bind_runtime(py::module_& module) {
       .def("remove_process_set", &remove_process_set, "number"_a)
       .def("process_sets", &process_sets_of)
       .def("submit_group", &submit_group, "kind"_a, "name"_a, "dtypes"_a, "shapes"_a, "sources"_a,
-           "targets"_a, "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "process_set"_a = 0)
+           "targets"_a, "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "process_set"_a = 0,
+           "codec"_a = "")
       .def("wait", &RuntimeBinding::wait, py::arg("handle"))
       .def("poll", &RuntimeBinding::poll, py::arg("handle"))
       .def("start_timeline", &RuntimeBinding::start_timeline, py::arg("pattern"),

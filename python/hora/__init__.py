@@ -12,6 +12,7 @@ nor numpy.
 """
 
 from hora import _core
+from hora._codec import codec
 from hora._context import (
     cross_rank,
     cross_size,
@@ -58,6 +59,7 @@ __all__ = [
     "__version__",
     "add_process_set",
     "ccl_built",
+    "codec",
     "cross_rank",
     "cross_size",
     "cuda_built",

@@ -51,8 +51,8 @@ def require_compressor(compression: Any) -> None:
     for method in ("compress", "decompress"):
         if not callable(getattr(compression, method, None)):
             raise TypeError(
-                "compression must be hvd.Compression.none, hvd.Compression.fp16 or a compressor "
-                f"of yours, not {compression!r}: it has no method {method}."
+                "compression must be hvd.Compression.none, hvd.Compression.fp16, a codec or a "
+                f"compressor of yours, not {compression!r}: it has no method {method}."
             )
 
 
@@ -134,6 +134,7 @@ def start(
     root: int = 0,
     splits: tuple[int, ...] = (),
     process_set: ProcessSet = global_process_set,
+    codec: str = "",
 ) -> int:
     """Start a collective and return its handle; `finish` makes the result of `synchronize`."""
     context = _context.current()
@@ -150,6 +151,7 @@ def start(
         root,
         splits,
         registered_id(process_set, PREFIXES[kind]),
+        codec,
     )
     return context.keep(handle, finish)
 
@@ -166,6 +168,7 @@ def start_group(
     prescale: float = 1.0,
     postscale: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    codec: str = "",
 ) -> int:
     """Start collectives that are negotiated as a whole and return the handle of all of them."""
     context = _context.current()
@@ -180,6 +183,7 @@ def start_group(
         prescale,
         postscale,
         registered_id(process_set, PREFIXES[kind]),
+        codec,
     )
     return context.keep_group(handles, finish)
 

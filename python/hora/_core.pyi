@@ -10,6 +10,7 @@ ALLTOALL: int
 DTYPES: dict[str, int]
 
 def address(buffer: object) -> int: ...
+def codec(words: str) -> str: ...
 
 class Output:
     def __len__(self) -> int: ...
@@ -40,6 +41,7 @@ class Runtime:
         root: int = ...,
         splits: tuple[int, ...] = ...,
         process_set: int = ...,
+        codec: str = ...,
     ) -> Handle: ...
     def run(
         self,
@@ -55,6 +57,7 @@ class Runtime:
         postscale: float = ...,
         root: int = ...,
         process_set: int = ...,
+        codec: str = ...,
     ) -> None: ...
     def produce(
         self,
@@ -82,6 +85,7 @@ class Runtime:
         prescale: float = ...,
         postscale: float = ...,
         process_set: int = ...,
+        codec: str = ...,
     ) -> list[Handle]: ...
     def join(self) -> int: ...
     def add_process_set(self, ranks: list[int]) -> int: ...

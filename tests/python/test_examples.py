@@ -31,7 +31,7 @@ def test_a_missed_accuracy_is_a_failure(run_ranks: Callable[..., Any]) -> None:
 SHORT = ["--steps", "30", "--context", "64", "--layers", "2", "--width", "64", "--write", "20"]
 
 
-@pytest.mark.parametrize(("size", "compression"), [(1, "none"), (2, "fp16"), (3, "none")])
+@pytest.mark.parametrize(("size", "compression"), [(1, "none"), (2, "fp16"), (3, "int8")])
 def test_a_decoder_learns_the_same_on_any_number_of_ranks(
     run_ranks: Callable[..., Any], size: int, compression: str
 ) -> None:

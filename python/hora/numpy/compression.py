@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hora._codec import Codec
 from hora.numpy.arrays import Array
 
 
@@ -40,3 +41,7 @@ class Compression:
 
     none = _NoneCompressor
     fp16 = _FP16Compressor
+    # Codecs of the core: rounded to bfloat16 on the way; to 8 bits, with error feedback, which
+    # needs a name to keep the error under.
+    bf16 = Codec("bf16")
+    int8 = Codec("int8+ef")

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from hora import _calls, _core
 from hora._calls import Average
+from hora._codec import words_of
 from hora.numpy.arrays import NUMBERS, Array, core_output, readable, writable, write_back
 from hora.numpy.compression import Compression
 from hora.process_sets import ProcessSet, global_process_set
@@ -31,6 +32,7 @@ def _start(
     postscale: float = 1.0,
     *,
     process_set: ProcessSet,
+    codec: str = "",
 ) -> int:
     return _calls.start_group(
         kind,
@@ -44,6 +46,33 @@ def _start(
         prescale,
         postscale,
         process_set,
+        codec,
+    )
+
+
+def _start_reduce(
+    tensors: Iterable[ArrayLike],
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    codec: str = "",
+) -> int:
+    sources = [readable(tensor) for tensor in _calls.members_of(tensors)]
+    outputs = [np.empty(source.shape, source.dtype) for source in sources]
+    finish = partial(_results, sources, outputs)
+    return _start(
+        _core.ALLREDUCE,
+        name,
+        sources,
+        outputs,
+        finish,
+        op,
+        prescale,
+        postscale,
+        process_set=process_set,
+        codec=codec,
     )
 
 
@@ -88,11 +117,11 @@ def grouped_allreduce(
     IndexError
         There are no tensors.
     """
+    op = _calls.reduction(op, average)
     sent, contexts = _compressed(tensors, compression)
-    handle = grouped_allreduce_async(
-        sent, average, name, op, prescale_factor, postscale_factor, process_set
-    )
-    reduced = _calls.synchronize(handle)
+    scales = (prescale_factor, postscale_factor)
+    codec = words_of(compression)
+    reduced = _calls.synchronize(_start_reduce(sent, name, op, *scales, process_set, codec))
     return [compression.decompress(one, ctx) for one, ctx in zip(reduced, contexts)]
 
 
@@ -107,13 +136,7 @@ def grouped_allreduce_async(
 ) -> int:
     """Start a `grouped_allreduce` and return the handle of the group."""
     op = _calls.reduction(op, average)
-    sources = [readable(tensor) for tensor in _calls.members_of(tensors)]
-    outputs = [np.empty(source.shape, source.dtype) for source in sources]
-    finish = partial(_results, sources, outputs)
-    scales = (prescale_factor, postscale_factor)
-    return _start(
-        _core.ALLREDUCE, name, sources, outputs, finish, op, *scales, process_set=process_set
-    )
+    return _start_reduce(tensors, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def grouped_allreduce_(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hora import _calls, _context, _core, _objects, _parameters
+from hora._codec import words_of
 from hora.numpy.arrays import NUMBERS, Array, core_output, readable, writable, write_back
 from hora.numpy.compression import Compression
 from hora.process_sets import ProcessSet, global_process_set, registered_id
@@ -36,7 +37,8 @@ def allreduce(
     name
         Names the call, the same on all ranks; counted if None.
     compression
-        `Compression.none` or `Compression.fp16`.
+        `Compression.none`, `fp16`, `bf16` or `int8`, a codec (`hora.codec`), or your own
+        compressor.
     op
         Average (if None), Sum, Min, Max or Product.
     prescale_factor, postscale_factor
@@ -74,6 +76,7 @@ def allreduce(
         postscale_factor,
         0,
         registered_id(process_set, "allreduce"),
+        words_of(compression),
     )
     result: Array = compression.decompress(output, ctx)
     return result

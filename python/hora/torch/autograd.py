@@ -41,16 +41,17 @@ class Allreduce(torch.autograd.Function):
         prescale: float,
         postscale: float,
         process_set: ProcessSet,
+        codec: str,
     ) -> torch.Tensor:
         """Reduce `tensor`."""
         ctx.arguments = (op, prescale, postscale, process_set)
-        return blocking.reduce_new(tensor, name, op, prescale, postscale, process_set)
+        return blocking.reduce_new(tensor, name, op, prescale, postscale, process_set, codec)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Gradients:
-        """Reduce the gradient in the same way."""
+        """Reduce the gradient in the same way, but without a codec."""
         reduced = allreduce(gradients[0], None, *ctx.arguments)
-        return reduced, None, None, None, None, None
+        return reduced, None, None, None, None, None, None
 
 
 class Allgather(torch.autograd.Function):
@@ -163,9 +164,10 @@ def allreduce(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    codec: str = "",
 ) -> torch.Tensor:
     """Reduce into a new tensor, with a gradient."""
-    result: torch.Tensor = _allreduce(tensor, name, op, prescale, postscale, process_set)
+    result: torch.Tensor = _allreduce(tensor, name, op, prescale, postscale, process_set, codec)
     return result
 
 

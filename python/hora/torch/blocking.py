@@ -21,6 +21,7 @@ def reduce_new(
     prescale: float,
     postscale: float,
     process_set: ProcessSet = global_process_set,
+    codec: str = "",
 ) -> torch.Tensor:
     """Reduce into a new tensor."""
     source = readable(tensor)
@@ -38,6 +39,7 @@ def reduce_new(
         postscale,
         0,
         registered_id(process_set, "allreduce"),
+        codec,
     )
     return output
 

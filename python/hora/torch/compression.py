@@ -1,6 +1,7 @@
 """What a gradient may be turned into for the journey.
 
-A compressor is anything with the two static methods below; users may pass their own.
+A compressor is anything with the two static methods below; users may pass their own. A codec of
+the core (`hora.codec`) is one too.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
+from hora._codec import Codec
 
 __all__ = ["Compression", "Compressor"]
 
@@ -51,3 +54,7 @@ class Compression:
 
     none = NoneCompressor
     fp16 = FP16Compressor
+    # Codecs of the core: rounded to bfloat16 on the way; to 8 bits, with error feedback, which
+    # needs a name to keep the error under (an optimizer's gradients have names).
+    bf16 = Codec("bf16")
+    int8 = Codec("int8+ef")

@@ -91,6 +91,7 @@ def launch(parameter: torch.Tensor, gradient: torch.Tensor, name: str, manner: M
         prescale_factor=manner.prescale,
         postscale_factor=manner.postscale,
         process_set=manner.process_set,
+        compression=manner.compression,
     )
     return Flight(parameter, gradient, compressed, context, ticket, manner.compression)
 

@@ -23,6 +23,7 @@ def start(
     postscale: float = 1.0,
     *,
     process_set: ProcessSet,
+    codec: str = "",
 ) -> int:
     """Start a group; without `targets` the core makes the outputs."""
     return _calls.start_group(
@@ -37,6 +38,7 @@ def start(
         prescale,
         postscale,
         process_set,
+        codec,
     )
 
 
@@ -65,6 +67,7 @@ def start_reduce(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    codec: str = "",
 ) -> int:
     """Start a grouped allreduce into new tensors."""
     sources = [readable(tensor) for tensor in tensors]
@@ -80,6 +83,7 @@ def start_reduce(
         prescale,
         postscale,
         process_set=process_set,
+        codec=codec,
     )
 
 

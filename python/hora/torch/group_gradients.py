@@ -41,17 +41,20 @@ class GroupedAllreduce(torch.autograd.Function):
         prescale: float,
         postscale: float,
         process_set: ProcessSet,
+        codec: str,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Reduce `tensors`."""
         ctx.arguments = (op, prescale, postscale, process_set)
-        handle = group_calls.start_reduce(list(tensors), name, *ctx.arguments)
+        handle = group_calls.start_reduce(
+            list(tensors), name, op, prescale, postscale, process_set, codec
+        )
         return _mark(ctx, _calls.synchronize(handle))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Gradients:
-        """Reduce the gradients in the same way."""
-        return _gradients(ctx, allreduce(list(gradients), None, *ctx.arguments), 5)
+        """Reduce the gradients in the same way, but without a codec."""
+        return _gradients(ctx, allreduce(list(gradients), None, *ctx.arguments), 6)
 
 
 class GroupedAllgather(torch.autograd.Function):
@@ -119,9 +122,10 @@ def allreduce(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    codec: str = "",
 ) -> list[torch.Tensor]:
     """Reduce into new tensors, with gradients."""
-    return list(_allreduce(name, op, prescale, postscale, process_set, *tensors))
+    return list(_allreduce(name, op, prescale, postscale, process_set, codec, *tensors))
 
 
 def allgather(

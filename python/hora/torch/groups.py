@@ -16,6 +16,7 @@ import torch
 
 from hora import _calls, _core
 from hora._calls import Average
+from hora._codec import words_of
 from hora.process_sets import ProcessSet, global_process_set
 from hora.torch import group_gradients
 from hora.torch.compression import Compression
@@ -71,7 +72,8 @@ def grouped_allreduce(
     name
         Names the group, the same on all ranks; counted if None.
     compression
-        `Compression.none`, `Compression.fp16` or your own compressor.
+        `Compression.none`, `fp16`, `bf16` or `int8`, a codec (`hora.codec`), or your own
+        compressor.
     op
         Average (if None), Sum, Min, Max or Product.
     prescale_factor, postscale_factor
@@ -90,11 +92,11 @@ def grouped_allreduce(
     """
     op = _calls.reduction(op, average)
     sent, contexts = _compressed(tensors, compression)
-    scales = (prescale_factor, postscale_factor)
+    arguments = (name, op, prescale_factor, postscale_factor, process_set, words_of(compression))
     if _wants_gradients(sent):
-        reduced = group_gradients.allreduce(sent, name, op, *scales, process_set)
+        reduced = group_gradients.allreduce(sent, *arguments)
     else:
-        reduced = _calls.synchronize(start_reduce(sent, name, op, *scales, process_set))
+        reduced = _calls.synchronize(start_reduce(sent, *arguments))
     return [compression.decompress(tensor, ctx) for tensor, ctx in zip(reduced, contexts)]
 
 

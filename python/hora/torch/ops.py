@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from hora import _calls, _context, _core
+from hora._codec import words_of
 from hora.process_sets import ProcessSet, global_process_set
 from hora.torch import autograd
 from hora.torch.blocking import (
@@ -80,7 +81,8 @@ def allreduce(
     name
         Names the call, the same on all ranks; counted if None.
     compression
-        `Compression.none`, `Compression.fp16` or your own compressor.
+        `Compression.none`, `fp16`, `bf16` or `int8`, a codec (`hora.codec`), or your own
+        compressor.
     op
         Average (if None), Sum, Min, Max or Product.
     prescale_factor, postscale_factor
@@ -96,14 +98,15 @@ def allreduce(
     require_tensor(tensor)
     if compression is not Compression.none:
         _calls.require_compressor(compression)
+    codec = words_of(compression)
     compressed, ctx = compression.compress(tensor)
+    arguments = (name, op, prescale_factor, postscale_factor, process_set)
     if compressed.layout is torch.sparse_coo:
-        reduce = reduce_sparse
+        reduced = reduce_sparse(compressed, *arguments)
     elif compressed.requires_grad and torch.is_grad_enabled():
-        reduce = autograd.allreduce
+        reduced = autograd.allreduce(compressed, *arguments, codec)
     else:
-        reduce = reduce_new
-    reduced = reduce(compressed, name, op, prescale_factor, postscale_factor, process_set)
+        reduced = reduce_new(compressed, *arguments, codec)
     result: torch.Tensor = compression.decompress(reduced, ctx)
     return result
 
@@ -149,13 +152,18 @@ def allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    compression: Any = Compression.none,
 ) -> int:
-    """Start an in-place allreduce and return its handle; see `allreduce`."""
+    """Start an in-place allreduce and return its handle; see `allreduce`.
+
+    Of compressors only codecs (`hora.codec`) have an effect: others would need another tensor.
+    """
     op = _calls.reduction(op, average)
     buffer = writable(tensor)
     finish = partial(write_back, tensor, buffer)
+    codec = words_of(compression)
     return _start_allreduce(
-        name, buffer, buffer, finish, op, prescale_factor, postscale_factor, process_set
+        name, buffer, buffer, finish, op, prescale_factor, postscale_factor, process_set, codec
     )
 
 
@@ -173,6 +181,7 @@ def _start_allreduce(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    codec: str = "",
 ) -> int:
     return _calls.start(
         _core.ALLREDUCE,
@@ -186,6 +195,7 @@ def _start_allreduce(
         prescale,
         postscale,
         process_set=process_set,
+        codec=codec,
     )
 
 

@@ -263,8 +263,8 @@ def DistributedOptimizer(  # noqa: N802
         Usually ``model.named_parameters()``: names for all parameters, for messages and the
         timeline. Without it, positions are the names.
     compression
-        What gradients are turned into for the journey: `Compression.none`, `Compression.fp16` or
-        yours.
+        What gradients are turned into for the journey: `Compression.none`, `fp16`, `bf16`,
+        `int8`, a codec (`hora.codec`), or your own compressor.
     backward_passes_per_step
         So many backward passes are summed up locally before gradients are reduced.
     op
