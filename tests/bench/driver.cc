@@ -34,20 +34,21 @@ void check_sum(const Allreduce& allreduce, std::vector<float>& buffer, int rank,
   }
 }
 
-void measure(const Step& step, int rank, int size, const Prepare& prepare) {
+void measure(const Step& step, int rank, int size, const Prepare& prepare, const Prepare& lossy) {
   std::vector<float> buffer(std::max<std::size_t>(step.bytes / sizeof(float), 1));
   const Allreduce allreduce = prepare(buffer.data(), buffer.size());
   check_sum(allreduce, buffer, rank, size);
   std::fill(buffer.begin(), buffer.end(), 0.0F);
+  const Allreduce timed = lossy ? lossy(buffer.data(), buffer.size()) : allreduce;
   // The last of these calls is the barrier: none returns before all ranks have come.
   for (int i = 0; i < std::max(2, step.iterations / 10); ++i) {
-    allreduce(buffer.data(), buffer.size());
+    timed(buffer.data(), buffer.size());
   }
   std::vector<double> samples(static_cast<std::size_t>(step.iterations));
   const double cpu_before = cpu_us_of_process();
   auto before = std::chrono::steady_clock::now();
   for (double& sample : samples) {
-    allreduce(buffer.data(), buffer.size());
+    timed(buffer.data(), buffer.size());
     const auto now = std::chrono::steady_clock::now();
     sample = std::chrono::duration<double, std::micro>(now - before).count();
     before = now;
@@ -91,9 +92,10 @@ std::vector<Step> steps_of(int argc, char** argv) {
   return steps;
 }
 
-void run_driver(const std::vector<Step>& steps, int rank, int size, const Prepare& prepare) {
+void run_driver(const std::vector<Step>& steps, int rank, int size, const Prepare& prepare,
+                const Prepare& lossy) {
   for (const Step& step : steps) {
-    measure(step, rank, size, prepare);
+    measure(step, rank, size, prepare, lossy);
   }
 }
 

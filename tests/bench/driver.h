@@ -35,7 +35,9 @@ using Allreduce = std::function<void(float* data, std::size_t count)>;
 /// A buffer that all calls of one size use; some libraries prepare themselves for it.
 using Prepare = std::function<Allreduce(float* data, std::size_t count)>;
 
-/// Measures all steps. Called on every rank with the same steps.
-void run_driver(const std::vector<Step>& steps, int rank, int size, const Prepare& prepare);
+/// Measures all steps. Called on every rank with the same steps. `lossy`: what is timed instead,
+/// if it is there: it comes only near the sum, brings its own numbers and checks itself.
+void run_driver(const std::vector<Step>& steps, int rank, int size, const Prepare& prepare,
+                const Prepare& lossy = {});
 
 }  // namespace hora::bench

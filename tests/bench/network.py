@@ -2,8 +2,9 @@
 
 The hosts are namespaces with shaped links (hosts.py); every rank runs inside of its host, started
 by hand as any cluster's starter would: rank, size and a meeting place in the environment, nothing
-about what links there are. Rows: Hora without Python (``bench_hora``), Gloo (``bench_gloo``),
-torch.distributed over Gloo, and Open MPI with its own choice of algorithm and with a forced ring.
+about what links there are. Rows: Hora without Python (``bench_hora``), as it is and with codecs
+(int8 and topk with error feedback, as one trains), Gloo (``bench_gloo``), torch.distributed over
+Gloo, and Open MPI with its own choice of algorithm and with a forced ring.
 What is not installed is left out and named. With several ranks on some host there is also Hora with
 its flat ring, for comparison with what it chooses by itself.
 
@@ -58,6 +59,7 @@ DEFAULT_SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20, 102_400_000)
 LONGEST_CALL_S = 5.0  # Larger calls are left out of the default sizes.
 QUIET_CORES, QUIET_LIMIT_S = 0.1, 10.0
 SECRET = "bench"
+CODECS = {"bf16": "bf16", "int8": "int8+ef", "topk": "topk(ratio=0.01)+ef"}
 
 
 @dataclass
@@ -123,7 +125,7 @@ def launch_hora(row: Row, cluster: Cluster, steps: str, directory: str) -> Launc
             **dict(row.environment),
         }
 
-    return on_every_rank(cluster, lambda _: [row.program, steps], environment)
+    return on_every_rank(cluster, lambda _: [row.program, *row.option, steps], environment)
 
 
 def launch_gloo(row: Row, cluster: Cluster, steps: str, directory: str) -> Launch:
@@ -206,6 +208,8 @@ def make_rows(
     rows, missing = [], []
     if hora := program(build, "bench_hora"):
         rows.append(Row("hora", "hora", True, hora))
+        for name, words in CODECS.items():
+            rows.append(Row(f"hora {name}", "hora", True, hora, option=(words,)))
         if max(ranks_of) > 1:
             ring = (("HORA_ALGORITHM", "ring"),)
             rows.append(Row("hora flat ring", "hora", True, hora, environment=ring))
