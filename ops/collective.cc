@@ -96,7 +96,11 @@ void Segment::pack(int chunk, std::byte* to) const {
   if (bytes == 0) return;
   if (is_ragged(run_->schedule->shape)) {
     const Extent& extent = run_->extents[static_cast<std::size_t>(chunk)];
-    copy_scaled(*run_, run_->input + extent.input + base_, to, bytes);
+    if (run_->input == nullptr) {
+      std::memset(to, 0, bytes);
+    } else {
+      copy_scaled(*run_, run_->input + extent.input + base_, to, bytes);
+    }
     return;
   }
   const std::uint64_t first = base_ + start(chunk);
@@ -122,6 +126,7 @@ void Segment::unpack(int chunk, const std::byte* from) const {
   const std::uint64_t bytes = length(chunk);
   if (bytes == 0) return;
   if (is_ragged(run_->schedule->shape)) {
+    if (run_->output == nullptr) return;
     const Extent& extent = run_->extents[static_cast<std::size_t>(chunk)];
     copy_bytes(run_->output + extent.output + base_, from, bytes);
     return;

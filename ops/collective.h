@@ -52,6 +52,15 @@ struct Contribution {
   Contributors contributors;
 };
 
+/// What this rank alone has to do before a run can start, because the run is about it: what it
+/// works on was brought by the runs before in the same lane.
+class LocalWork {
+ public:
+  virtual ~LocalWork() = default;
+  /// Goes on, for about `budget_bytes` touched bytes, which it takes off. True: it is done.
+  virtual bool work(std::size_t& budget_bytes) = 0;
+};
+
 /// What a segment of a run with a codec is doing.
 enum class SegmentPhase : std::uint8_t { idle, encode, transfer, decode };
 
@@ -73,13 +82,14 @@ struct CollectiveRun {
   Finish finish;
   std::vector<Piece> pieces;           ///< Reduce and copy: in order of `start`.
   std::vector<Extent> extents;         ///< Ragged: by chunk.
-  const std::byte* input = nullptr;    ///< Ragged: what this rank gives.
-  std::byte* output = nullptr;         ///< Ragged: what it gets.
+  const std::byte* input = nullptr;    ///< Ragged: what this rank gives. Null: zeros.
+  std::byte* output = nullptr;         ///< Ragged: what it gets. Null: it is not wanted.
   std::uint64_t total_bytes = 0;       ///< Of the byte space (ragged: of the longest chunk).
   std::uint64_t segment_bytes = 0;     ///< Multiple of 64 * grid; ragged: of 64, per chunk.
   std::uint64_t ticket = 0;            ///< The owner's name for this run.
   Contributors contributors;           ///< Of the segments that start from now on; may be null.
   std::shared_ptr<const void> anchor;  ///< Whatever else must live as long: what `schedule` is of.
+  std::unique_ptr<LocalWork> before;   ///< Null: nothing. Starts when the runs before are finished.
   /// Not null: `schedule` has encoded cells. The byte space is one of float32 then, whatever the
   /// tensors are made of, and pieces and chunks start on the codec's blocks.
   std::shared_ptr<const Codec> codec;

@@ -30,7 +30,7 @@ bool Executor::step(std::size_t budget_bytes) {
   for (auto it = lanes_.rbegin(); it != lanes_.rend() && !failure_; ++it) {
     LaneState& lane = **it;
     if (lane.runs.empty()) continue;
-    happened = start_segments(lane) || happened;
+    happened = start_segments(lane, budget) || happened;
     for (std::uint64_t p = lane.count; p < lane.next_position && budget > 0; ++p) {
       Instance& instance = lane.at(p);
       if (instance.open > 0) happened = run_instance(lane, instance, budget) || happened;
@@ -40,10 +40,16 @@ bool Executor::step(std::size_t budget_bytes) {
   return happened;
 }
 
-bool Executor::start_segments(LaneState& lane) {
+bool Executor::start_segments(LaneState& lane, std::size_t& budget) {
   bool started = false;
   lane.window_shut = false;
   while (lane.starting < lane.runs.size()) {
+    if (auto& before = lane.runs[lane.starting].placed.run->before) {
+      if (lane.starting > 0) break;  // What it works on is not here yet.
+      started = true;
+      if (!before->work(budget)) break;
+      before.reset();
+    }
     if (!options_.layout.may_start(lane.next_position, lane.count)) break;
     // Only when the own slots allow it is it worth to look at everybody's counts.
     if (!options_.layout.may_start(lane.next_position, floor_of(lane))) {

@@ -11,6 +11,9 @@
 //  - Every rank of the World counts every position. A rank outside of a run's group has no tasks
 //    in it and passes it as soon as the window allows, without holding its result.
 //
+// A run may have local work to do *before* it (CollectiveRun::before). It is done when the runs in
+// front have finished here, a budget's worth per step, and the run starts then.
+//
 // When the World ends the executor is taken apart (lane_remains.h): from then on nothing is
 // finished here, and the next World's executor is made from what was left. There some segments are
 // not run but *copied*: their results come from a member that has them.
@@ -110,7 +113,7 @@ class Executor {
   struct Instance;
   struct LaneState;
 
-  bool start_segments(LaneState& lane);
+  bool start_segments(LaneState& lane, std::size_t& budget);
   static void start_segment(LaneState& lane, const ResumedRun& resumed);
   bool run_instance(LaneState& lane, Instance& instance, std::size_t& budget);
   bool try_task(LaneState& lane, Instance& instance, std::size_t index, std::size_t& budget);

@@ -173,7 +173,7 @@ bool Engine::take_mail(TimePoint now) {
       continue;
     }
     const Request& request = call->request();
-    begin_span(request, negotiate_phase(request.kind));
+    begin_span(request, negotiate_phase(request));
     negotiator_.submit(request);
     table_.emplace(key_of(request), std::move(call));
   }

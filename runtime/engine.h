@@ -114,6 +114,8 @@ class Engine {
   };
   /// By tensor of a response; null: not this rank's own.
   using Calls = std::vector<Call>;
+  /// Of a run whose end completes nothing.
+  static constexpr std::uint64_t kNoTicket = 0;
   struct ActiveRun {
     Kind kind;
     SharedSet set;
@@ -138,6 +140,8 @@ class Engine {
   bool take_calls(const Response& response, Calls& calls);
   void finish_change(const Response& response, const Calls& calls);
   void start_run(const Response& response, Calls calls);
+  void start_adasum(const Response& response, Calls calls);
+  void lack_memory(std::uint64_t bytes, const Response& response, CompletionImpl* call);
   void add_pieces(CollectiveRun& run, const Response& response, const Calls& calls);
   bool give_output(CollectiveRun& run, const Response& response, OwnOutput own,
                    CompletionImpl& call);
@@ -187,7 +191,7 @@ class Engine {
   std::unique_ptr<Executor> executor_;
   std::optional<Selection> selection_;
   std::unordered_map<std::uint64_t, ActiveRun> active_;  // By CollectiveRun::ticket.
-  std::uint64_t next_ticket_ = 1;
+  std::uint64_t next_ticket_ = kNoTicket + 1;
   std::vector<std::byte> control_scratch_;
 
   bool agreed_ = false;

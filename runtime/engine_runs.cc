@@ -3,8 +3,10 @@
 // A response names tensors that are ready everywhere. Their calls leave the tensor table, their
 // bytes become pieces or extents of one run (run_layout.h), and the run goes to its lane of the
 // executor. The memory of results whose size only the response tells is made here.
+#include <array>
 #include <utility>
 
+#include "ops/adasum.h"
 #include "runtime/base/check.h"
 #include "runtime/engine.h"
 #include "runtime/run_layout.h"
@@ -57,11 +59,15 @@ bool Engine::take_calls(const Response& response, Calls& calls) {
 }
 
 void Engine::start_run(const Response& response, Calls calls) {
+  const int size = response.set->size();
+  const bool is_adasum = response.kind == Kind::allreduce && response.op == ReduceOp::adasum;
+  if (is_adasum && size > 1 && byte_count(*response.tensors.front().request) > 0) {
+    return start_adasum(response, std::move(calls));
+  }
   auto run = std::make_unique<CollectiveRun>();
   run->dtype = response.dtype;
-  run->op = response.op;
+  run->op = is_adasum ? ReduceOp::sum : response.op;  // Of one rank, or of nothing.
   if (response.set->id != kGlobalSet) run->group = response.set->ranks;
-  const int size = response.set->size();
   if (reduces(response.kind)) {
     run->prescale = response.prescale;
     run->finish.postscale = response.postscale;
@@ -77,8 +83,8 @@ void Engine::start_run(const Response& response, Calls calls) {
   const std::uint64_t bytes = response.kind == Kind::reducescatter
                                   ? byte_count(*response.tensors.front().request)
                                   : run->total_bytes;
-  const Selection::Choice choice = selection_->choose(response.kind, response.dtype, response.op,
-                                                      bytes, Rank(response.root), *response.set);
+  const Selection::Choice choice = selection_->choose(response.kind, response.dtype, run->op, bytes,
+                                                      Rank(response.root), *response.set);
   enqueue(response, choice, std::move(run), std::move(calls));
 }
 
@@ -87,11 +93,43 @@ void Engine::enqueue(const Response& response, const Selection::Choice& choice,
   run->schedule = choice.schedule;
   run->segment_bytes = choice.segment_bytes;
   run->ticket = next_ticket_++;
+  const bool is_adasum = response.kind == Kind::allreduce && response.op == ReduceOp::adasum;
   for (const Call& call : calls) {
-    if (call) begin_span(call->request(), to_string(response.kind));
+    if (call) begin_span(call->request(), is_adasum ? kAdasumPhase : to_string(response.kind));
   }
   active_.emplace(run->ticket, ActiveRun{response.kind, response.set, std::move(calls)});
   executor_->enqueue(response.lane, std::move(run));
+}
+
+/// Three runs, one behind the other (ops/adasum.h). The calls are done with the last.
+void Engine::start_adasum(const Response& response, Calls calls) {
+  const Call& call = calls.front();
+  AdasumTensor tensor;
+  tensor.dtype = response.dtype;
+  tensor.count = byte_count(*response.tensors.front().request) / size_of(response.dtype);
+  tensor.prescale = response.prescale;
+  tensor.postscale = response.postscale;
+  if (call) {
+    tensor.input = static_cast<const std::byte*>(call->submission().input);
+    tensor.output = static_cast<std::byte*>(call->submission().output);
+  }
+  auto runs =
+      make_adasum_runs(tensor, response.set->size(), response.set->index_of(session_.world.self));
+  if (!runs.back()) return lack_memory(tensor.count * size_of(tensor.dtype), response, call.get());
+  const std::array kinds{Kind::alltoall, Kind::allreduce, Kind::allgather};
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    CollectiveRun& run = *runs[i];
+    if (response.set->id != kGlobalSet) run.group = response.set->ranks;
+    const Selection::Choice choice =
+        selection_->choose(kinds[i], run.dtype, run.op, run.total_bytes, Rank(0), *response.set);
+    if (i + 1 == runs.size()) {
+      enqueue(response, choice, std::move(runs[i]), std::move(calls));
+    } else {
+      run.schedule = choice.schedule;
+      run.segment_bytes = choice.segment_bytes;
+      executor_->enqueue(response.lane, std::move(runs[i]));
+    }
+  }
 }
 
 /// The piece table. A tensor that is not this rank's own - it has joined, or is not in the set - is
@@ -114,13 +152,7 @@ bool Engine::give_output(CollectiveRun& run, const Response& response, OwnOutput
                          CompletionImpl& call) {
   Buffer output = make_buffer(own.bytes);
   if (!output && own.bytes > 0) {
-    stop(Error{ErrorKind::resource,
-               "rank " + std::to_string(session_.world.self.value) + " has no memory for the " +
-                   std::to_string(own.bytes) + " bytes of the " +
-                   std::string(to_string(response.kind)) + " of '" +
-                   name_text(call.request().name) + "'",
-               session_.world.self});
-    call.complete(fail(*stopped_));
+    lack_memory(own.bytes, response, &call);
     return false;
   }
   run.input = static_cast<const std::byte*>(call.submission().input);
@@ -128,8 +160,19 @@ bool Engine::give_output(CollectiveRun& run, const Response& response, OwnOutput
   return true;
 }
 
+/// The engine stops. `call` may be null.
+void Engine::lack_memory(std::uint64_t bytes, const Response& response, CompletionImpl* call) {
+  stop(Error{ErrorKind::resource,
+             "rank " + std::to_string(session_.world.self.value) + " has no memory for the " +
+                 std::to_string(bytes) + " bytes of the " + std::string(to_string(response.kind)) +
+                 " of '" + name_text(response.tensors.front().request->name) + "'",
+             session_.world.self});
+  if (call != nullptr) call->complete(fail(*stopped_));
+}
+
 void Engine::finish_runs() {
   for (const auto& run : executor_->take_finished()) {
+    if (run->ticket == kNoTicket) continue;  // A part of another one.
     auto found = active_.find(run->ticket);
     HORA_CHECK(found != active_.end(), "a finished run was started here");
     ActiveRun active = std::move(found->second);

@@ -8,8 +8,9 @@ namespace hora {
 bool fuses(const Request& a, const Request& b) {
   const auto bits = [](double number) { return std::bit_cast<std::uint64_t>(number); };
   return a.kind == Kind::allreduce && b.kind == Kind::allreduce && a.set == b.set &&
-         a.dtype == b.dtype && a.op == b.op && bits(a.prescale) == bits(b.prescale) &&
-         bits(a.postscale) == bits(b.postscale) && a.codec == b.codec;
+         a.dtype == b.dtype && a.op == b.op && a.op != ReduceOp::adasum &&
+         bits(a.prescale) == bits(b.prescale) && bits(a.postscale) == bits(b.postscale) &&
+         a.codec == b.codec;
 }
 
 std::uint16_t lane_of(std::uint64_t bytes, const NegotiationOptions& options) {
@@ -45,7 +46,7 @@ std::span<const FusedBuffer> FusionPlanner::plan(std::span<const FusionItem> ite
     FusedBuffer& buffer = fits ? buffers_[*matching] : start_buffer(i);
     if (fits) buffer.items.push_back(i);
     buffer.bytes += item.bytes;
-    buffer.full = item.request->kind != Kind::allreduce || buffer.bytes >= full_ ||
+    buffer.full = !fuses(*item.request, *item.request) || buffer.bytes >= full_ ||
                   buffer.items.size() == kMaxFusedTensors;
     if (fits && buffer.full) open_.erase(matching);
     if (!fits && !buffer.full) open_.push_back(used_ - 1);

@@ -10,8 +10,8 @@
 //
 // The order is kept within a buffer, and buffers are in the order of their first tensors; a tensor
 // that does not match is passed over, not waited for. A buffer is *full* when it has reached the
-// target, or when the next tensor would have exceeded the limit. What does not fuse (allgather,
-// broadcast, barrier) is a full buffer of its own.
+// target, or when the next tensor would have exceeded the limit. What does not fuse (Adasum, which
+// combines a tensor as a whole; allgather, broadcast, barrier) is a full buffer of its own.
 //
 // Pure: the same on any input order, no state but reused memory.
 #pragma once

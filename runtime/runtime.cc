@@ -384,8 +384,12 @@ class RuntimeImpl final : public Runtime {
         request.op != ReduceOp::average) {
       return fail(ErrorKind::unsupported, "Reducescatter currently only supports AVERAGE and SUM.");
     }
-    if (request.kind == Kind::allreduce && request.op == ReduceOp::adasum) {
-      return fail(ErrorKind::unsupported, "Adasum is not supported yet; use Average or Sum");
+    if (request.kind == Kind::allreduce && request.op == ReduceOp::adasum &&
+        !is_floating(request.dtype)) {
+      return fail(ErrorKind::invalid_argument,
+                  tensor_text(request.name, request.set) +
+                      ": Adasum is for floating-point numbers, this is " +
+                      std::string(to_string(request.dtype)) + "; use Sum or Average");
     }
     return {};
   }

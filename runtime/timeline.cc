@@ -157,10 +157,10 @@ class TraceFile {
 
 }  // namespace
 
-std::string_view negotiate_phase(Kind kind) {
-  switch (kind) {
+std::string_view negotiate_phase(const Request& request) {
+  switch (request.kind) {
     case Kind::allreduce:
-      return "NEGOTIATE_ALLREDUCE";
+      return request.op == ReduceOp::adasum ? "NEGOTIATE_ADASUM" : "NEGOTIATE_ALLREDUCE";
     case Kind::allgather:
       return "NEGOTIATE_ALLGATHER";
     case Kind::broadcast:

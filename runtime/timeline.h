@@ -45,8 +45,9 @@ inline constexpr std::string_view kTransfer = "TRANSFER";
 inline constexpr std::string_view kDecode = "DECODE";
 }  // namespace activity
 
-/// "NEGOTIATE_ALLREDUCE", ...
-std::string_view negotiate_phase(Kind kind);
+/// "NEGOTIATE_ALLREDUCE", ...; an Adasum has a phase of its own.
+std::string_view negotiate_phase(const Request& request);
+inline constexpr std::string_view kAdasumPhase = "ADASUM";
 /// The file of a rank: the pattern with every %r replaced by the rank. Without a %r rank 0 alone
 /// has one; the others get an empty path.
 std::string timeline_path(const std::string& pattern, Rank rank);

@@ -35,7 +35,7 @@ PREFIXES = {
     _core.ALLTOALL: "alltoall",
 }
 
-_OPS = frozenset((Average, Sum, Min, Max, Product))
+_OPS = frozenset((Average, Sum, Adasum, Min, Max, Product))
 
 
 def integer(argument: str, value: Any) -> int:
@@ -73,12 +73,7 @@ def reduction(op: int | None, average: bool | None) -> int:
         return Average
     op = integer("op", op)
     if op not in _OPS:
-        if op == Adasum:
-            raise NotImplementedError(
-                "Adasum is not supported by this version of Hora; "
-                "use Average, Sum, Min, Max or Product."
-            )
-        raise ValueError(f"op must be Average, Sum, Min, Max or Product, not {op!r}.")
+        raise ValueError(f"op must be Average, Sum, Adasum, Min, Max or Product, not {op!r}.")
     return op
 
 

@@ -367,8 +367,6 @@ def check_arguments_are_checked() -> None:
     }.items():
         with pytest.raises(ValueError, match=words):
             hvd.DistributedOptimizer(sgd(model.parameters()), **arguments)
-    with pytest.raises(NotImplementedError, match="Adasum"):
-        hvd.DistributedOptimizer(sgd(model.parameters()), op=hvd.Adasum)
     unnamed = hvd.DistributedOptimizer(sgd(model.parameters()))
     names = list(unnamed._parameter_names.values())
     assert re.fullmatch(r"allreduce\.noname\.0\.0(@\d+)?", names[0])

@@ -225,7 +225,6 @@ def check_what_has_no_host_memory_is_refused() -> None:
         "The op parameter supersedes average",
         lambda: hvd.allreduce(torch.zeros(1), average=True, op=hvd.Sum),
     )
-    raises(NotImplementedError, "Adasum", lambda: hvd.allreduce(torch.zeros(1), op=hvd.Adasum))
 
 
 def check_allgather_of_every_dtype() -> None:

@@ -120,7 +120,7 @@ TEST_CASE("timeline: a tensor's life has Horovod's names, and the file is whole 
   TemporaryFile file;
   Timeline timeline = open_timeline(file.path);
   CHECK(JsonChecker(file.text()).valid());
-  timeline.begin("conv.weight", negotiate_phase(Kind::allreduce));
+  timeline.begin("conv.weight", negotiate_phase(Request{}));
   timeline.rank_ready("conv.weight", Rank{3});
   timeline.end("conv.weight");
   timeline.begin("conv.weight", to_string(Kind::allreduce));

@@ -62,6 +62,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ops/schedule.h",
         "ops/executor.h",
         "ops/collective.h",
+        "ops/adasum.h",
         "ops/topology.h",
         "ops/algorithms/algorithms.h",
         "elastic/",

@@ -75,7 +75,7 @@ def grouped_allreduce(
         `Compression.none`, `fp16`, `bf16` or `int8`, a codec (`hora.codec`), or your own
         compressor.
     op
-        Average (if None), Sum, Min, Max or Product.
+        Average (if None), Sum, Min, Max, Product, or Adasum (for floating-point tensors).
     prescale_factor, postscale_factor
         Multiply each input before, and the result after the reduction.
     process_set
