@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "runtime/tensor_key.h"
+
 namespace hora {
 namespace {
 
@@ -86,7 +88,7 @@ StallInspector::Finding StallInspector::inspect(TimePoint now,
     const auto overdue = older_than(waiting, shutdown_, now);
     if (!overdue.empty()) {
       finding.stop = Error{ErrorKind::timeout,
-                           report(now, overdue, shutdown_) +
+                           report(now, waiting, shutdown_) +
                                "\nWill shutdown: the limit is HORA_STALL_SHUTDOWN_TIME_SECONDS.",
                            std::nullopt};
       return finding;
@@ -96,23 +98,31 @@ StallInspector::Finding StallInspector::inspect(TimePoint now,
   const auto overdue = older_than(waiting, warning_, now);
   std::string seen = picture(overdue);
   looked_at_ = now;
-  if (!overdue.empty() && seen != last_picture_) finding.notice = report(now, overdue, warning_);
+  if (!overdue.empty() && seen != last_picture_) finding.notice = report(now, waiting, warning_);
   last_picture_ = std::move(seen);
   return finding;
 }
 
-std::string StallInspector::activity_text(std::int32_t rank, TimePoint now) const {
+std::string StallInspector::activity_text(std::int32_t rank, TimePoint now,
+                                          const std::vector<WaitingTensor>& waiting) const {
   const Activity& activity = ranks_[static_cast<std::size_t>(rank)];
   std::string text = "has not submitted anything yet";
   if (activity.last) {
     text = "last submitted '" + name_text(activity.last->name) + "' " +
            seconds_text(now - activity.at) + " s ago";
+    // Maybe it waits, too, and the ranks wait for each other.
+    const auto own = std::find_if(waiting.begin(), waiting.end(), [&](const WaitingTensor& tensor) {
+      return key_of(*tensor.request) == key_of(*activity.last);
+    });
+    if (own != waiting.end()) text += ", which waits for " + ranks_text(own->missing);
   }
-  return activity.evidence.empty() ? text : text + "; " + activity.evidence;
+  return text + "; " +
+         (activity.evidence.empty() ? "it is alive: its heartbeats come" : activity.evidence);
 }
 
-std::string StallInspector::report(TimePoint now, const std::vector<WaitingTensor>& overdue,
+std::string StallInspector::report(TimePoint now, const std::vector<WaitingTensor>& waiting,
                                    Duration limit) const {
+  const std::vector<WaitingTensor> overdue = older_than(waiting, limit, now);
   std::string text =
       "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of "
       "ranks "
@@ -126,7 +136,7 @@ std::string StallInspector::report(TimePoint now, const std::vector<WaitingTenso
     if (names.empty()) continue;
     if (++shown > kRanksShown) continue;
     text += "\n" + std::to_string(rank) + ": [" + names + "] (rank " + std::to_string(rank) + " " +
-            activity_text(rank, now) + ")";
+            activity_text(rank, now, waiting) + ")";
   }
   if (shown > kRanksShown)
     text += "\n... and " + std::to_string(shown - kRanksShown) + " more ranks";

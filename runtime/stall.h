@@ -3,7 +3,9 @@
 // A tensor that some ranks submitted and others did not is normal for milliseconds and a deadlock
 // after a minute: ranks took different branches, one of them is stuck in user code or dead. Nobody
 // can tell which from one side, but the root sees all sides: after `stall_warning` it says which
-// tensors wait, who has them, who has not, and what each missing rank was last seen doing. It looks
+// tensors wait, who has them, who has not, and of each missing rank what it did last and when (it
+// submitted a tensor, and maybe waits for that one itself) and whether it lives: heartbeats that
+// fail to come are evidence, which the root is told anyway. So a report costs no message. It looks
 // again every `stall_warning` and speaks when the picture has changed. After `stall_shutdown` the
 // job ends with the same text.
 //
@@ -35,6 +37,7 @@ class StallInspector {
 
   /// `request` is the last tensor that `rank` submitted.
   void on_submission(Rank rank, const SharedRequest& request, TimePoint now);
+  /// Why the rank may not live: "has sent no heartbeat for 2.0 s"; empty: it does.
   void on_evidence(Rank rank, const std::string& text);
 
   /// When `inspect` should be called, if the oldest waiting tensor waits since
@@ -55,9 +58,11 @@ class StallInspector {
     std::string evidence;
   };
 
-  [[nodiscard]] std::string report(TimePoint now, const std::vector<WaitingTensor>& overdue,
+  /// About those of the waiting tensors that wait for longer than `limit`.
+  [[nodiscard]] std::string report(TimePoint now, const std::vector<WaitingTensor>& waiting,
                                    Duration limit) const;
-  [[nodiscard]] std::string activity_text(std::int32_t rank, TimePoint now) const;
+  [[nodiscard]] std::string activity_text(std::int32_t rank, TimePoint now,
+                                          const std::vector<WaitingTensor>& waiting) const;
 
   bool enabled_;
   Duration warning_, shutdown_;

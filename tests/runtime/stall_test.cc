@@ -55,6 +55,36 @@ TEST_CASE("stall: the report names tensors, who has them, who has not, and what 
   CHECK(world.take_heard(2).size() == 2);  // late, but it goes on
 }
 
+TEST_CASE("stall: ranks that wait for each other are told apart from one that does nothing") {
+  NegotiationWorld world(stall_options());
+  for (std::size_t rank : {0, 1})
+    world.workers[rank]->submit(allreduce_of("a"));
+  world.settle();
+  world.now += 50s;
+  world.workers[2]->submit(allreduce_of("b"));
+  world.settle();
+  world.now += 10s;
+  world.settle();
+  REQUIRE(world.notices[0].size() == 1);
+  const std::string& notice = world.notices[0][0];
+  CHECK(has(notice,
+            "2: [a] (rank 2 last submitted 'b' 10 s ago, which waits for ranks 0,1,3; it "
+            "is alive: its heartbeats come)"));
+  CHECK(has(notice,
+            "3: [a] (rank 3 has not submitted anything yet; it is alive: its heartbeats "
+            "come)"));
+  CHECK_FALSE(has(notice, "'b' (ALLREDUCE)"));  // It does not wait for long.
+
+  world.root.on_evidence(Rank{3}, "has sent no heartbeat for 2.0 s; state T (stopped)");
+  world.now += 60s;
+  world.settle();
+  REQUIRE(world.notices[0].size() == 2);
+  CHECK(has(world.notices[0][1],
+            "3: [a, b] (rank 3 has not submitted anything yet; has sent no "
+            "heartbeat for 2.0 s; state T (stopped))"));
+  world.root.on_evidence(Rank{3}, "");
+}
+
 TEST_CASE("stall: it looks every period, and speaks when the picture has changed") {
   NegotiationWorld world(stall_options());
   world.workers[1]->submit(allreduce_of("a"));
@@ -74,6 +104,7 @@ TEST_CASE("stall: it looks every period, and speaks when the picture has changed
   REQUIRE(world.notices[0].size() == 2);
   CHECK(has(world.notices[0][1], "ranks 0,1 have it, ranks 2,3 do not, for 240 s"));
   CHECK(has(world.notices[0][1], "rank 3 has not submitted anything yet"));
+  CHECK_FALSE(has(world.notices[0][1], "rank 0"));
 }
 
 TEST_CASE("stall: after the limit the job ends everywhere, on time") {
