@@ -88,7 +88,7 @@ StallInspector::Finding StallInspector::inspect(TimePoint now,
     const auto overdue = older_than(waiting, shutdown_, now);
     if (!overdue.empty()) {
       finding.stop = Error{ErrorKind::timeout,
-                           report(now, waiting, shutdown_) +
+                           report(now, waiting, waiting, shutdown_) +
                                "\nWill shutdown: the limit is HORA_STALL_SHUTDOWN_TIME_SECONDS.",
                            std::nullopt};
       return finding;
@@ -98,7 +98,8 @@ StallInspector::Finding StallInspector::inspect(TimePoint now,
   const auto overdue = older_than(waiting, warning_, now);
   std::string seen = picture(overdue);
   looked_at_ = now;
-  if (!overdue.empty() && seen != last_picture_) finding.notice = report(now, waiting, warning_);
+  if (!overdue.empty() && seen != last_picture_)
+    finding.notice = report(now, overdue, waiting, warning_);
   last_picture_ = std::move(seen);
   return finding;
 }
@@ -120,9 +121,9 @@ std::string StallInspector::activity_text(std::int32_t rank, TimePoint now,
          (activity.evidence.empty() ? "it is alive: its heartbeats come" : activity.evidence);
 }
 
-std::string StallInspector::report(TimePoint now, const std::vector<WaitingTensor>& waiting,
+std::string StallInspector::report(TimePoint now, const std::vector<WaitingTensor>& overdue,
+                                   const std::vector<WaitingTensor>& waiting,
                                    Duration limit) const {
-  const std::vector<WaitingTensor> overdue = older_than(waiting, limit, now);
   std::string text =
       "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of "
       "ranks "

@@ -7,7 +7,7 @@
 // submitted a tensor, and maybe waits for that one itself) and whether it lives: heartbeats that
 // fail to come are evidence, which the root is told anyway. So a report costs no message. It looks
 // again every `stall_warning` and speaks when the picture has changed. After `stall_shutdown` the
-// job ends with the same text.
+// job ends with the same text, about all that waits by then.
 //
 // Pure: asked with the time and the waiting tensors; says when it wants to be asked again.
 #pragma once
@@ -58,9 +58,9 @@ class StallInspector {
     std::string evidence;
   };
 
-  /// About those of the waiting tensors that wait for longer than `limit`.
-  [[nodiscard]] std::string report(TimePoint now, const std::vector<WaitingTensor>& waiting,
-                                   Duration limit) const;
+  /// About `overdue`, which are some of the waiting ones.
+  [[nodiscard]] std::string report(TimePoint now, const std::vector<WaitingTensor>& overdue,
+                                   const std::vector<WaitingTensor>& waiting, Duration limit) const;
   [[nodiscard]] std::string activity_text(std::int32_t rank, TimePoint now,
                                           const std::vector<WaitingTensor>& waiting) const;
 

@@ -117,6 +117,8 @@ TEST_CASE("stall: after the limit the job ends everywhere, on time") {
   world.settle();
   CHECK(world.notices[0].size() == 1);
   CHECK(*world.root.next_deadline() == TimePoint{} + 70s);
+  world.workers[3]->submit(allreduce_of("b"));
+  world.settle();
   world.now = *world.root.next_deadline();
   world.settle();
   for (const auto& stop : world.stops) {
@@ -124,6 +126,8 @@ TEST_CASE("stall: after the limit the job ends everywhere, on time") {
     CHECK(stop->kind == ErrorKind::timeout);
     CHECK(has(stop->message, "for more than 70 seconds"));
     CHECK(has(stop->message, "'a' (ALLREDUCE): rank 1 has it, ranks 0,2,3 do not"));
+    // What waits for less is told, too: it may be why.
+    CHECK(has(stop->message, "'b' (ALLREDUCE): rank 3 has it, ranks 0-2 do not, for 10 s"));
     CHECK(has(stop->message, "Will shutdown"));
   }
   CHECK_FALSE(world.root.next_deadline());
