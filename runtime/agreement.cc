@@ -177,12 +177,21 @@ std::optional<Difference> difference(const Request& a, const Request& b) {
   return std::nullopt;
 }
 
+/// What to tell the others of ranks whose calls have failed before they began.
+Error refused(const Request& first, const std::vector<std::int32_t>& ranks) {
+  std::string text = title_of(first.kind) + ": the call of " + ranks_text(ranks) + " for " +
+                     tensor_text(first.name, first.set) + " has failed";
+  if (ranks.size() > 1) text += ", the first of them";
+  return Error{ErrorKind::mismatch, text + " with: " + first.refusal, std::nullopt};
+}
+
 }  // namespace
 
 std::optional<Error> find_fault(const Request& request, const ProcessSet& set) {
   const auto who = [&] {
     return " (" + tensor_text(request.name, request.set) + ", on all ranks)";
   };
+  if (!request.refusal.empty()) return refused(request, set.ranks);
   if (request.kind == Kind::allgather && request.shape.empty()) {
     return mismatch("Rank zero tried to ALLGATHER a rank-zero tensor." + who());
   }
@@ -211,6 +220,14 @@ std::optional<Error> find_join_fault(const Request& request,
 }
 
 std::optional<Error> find_disagreement(std::span<const Submitted> by_rank) {
+  const Request* first = nullptr;
+  std::vector<std::int32_t> refusing;
+  for (const Submitted& submitted : by_rank) {
+    if (submitted.request.refusal.empty()) continue;
+    if (first == nullptr) first = &submitted.request;
+    refusing.push_back(submitted.rank);
+  }
+  if (first != nullptr) return refused(*first, refusing);
   for (const Submitted& other : by_rank) {
     if (auto found = difference(by_rank.front().request, other.request)) {
       return mismatch(found->sentence + who_text(by_rank, found->describe));

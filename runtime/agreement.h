@@ -27,7 +27,8 @@ std::optional<Error> find_fault(const Request& request, const ProcessSet& set);
 std::optional<Error> find_join_fault(const Request& request,
                                      const std::vector<std::int32_t>& absent);
 
-/// Why these requests, ascending by rank, cannot become one collective, or nothing if they can. All
+/// Why these requests, ascending by rank, cannot become one collective, or nothing if they can: a
+/// rank's call has failed before it began, or they differ. All
 /// have the same key; the shape of an allgather is the rank's own, first dimension included.
 std::optional<Error> find_disagreement(std::span<const Submitted> by_rank);
 

@@ -177,7 +177,8 @@ void Coordinator::State::answer_error(PendingId id, const Error& error) {
   response.error = error.message;
   response.error_kind = error.kind;
   response.tensors.push_back({table.at(id).request, kNoSlot, {}});
-  body_bytes += kRequestOverhead + response.error.size() + table.at(id).request->name.size();
+  body_bytes += kRequestOverhead + response.error.size() + table.at(id).request->name.size() +
+                table.at(id).request->group.size() + table.at(id).request->refusal.size();
   table.remove(id);
 }
 

@@ -57,7 +57,7 @@ Engine::~Engine() {
 Result<Handle> Engine::post(Submission submission) {
   if (submission.request.kind == Kind::join) submission.request.name = kJoinName;
   const Call call = std::make_shared<CompletionImpl>(std::move(submission));
-  HORA_TRY(post_calls({&call, 1}));
+  if (auto posted = post_calls({&call, 1}); !posted) return refused({&call, 1}, posted.error());
   return call;
 }
 
@@ -66,39 +66,56 @@ Result<std::vector<Handle>> Engine::post_group(std::vector<Submission> members) 
   calls.reserve(members.size());
   for (Submission& member : members)
     calls.push_back(std::make_shared<CompletionImpl>(std::move(member)));
-  HORA_TRY(post_calls(calls));
+  if (auto posted = post_calls(calls); !posted) return refused(calls, posted.error());
   return std::vector<Handle>(calls.begin(), calls.end());
 }
 
-/// Puts all calls into the inbox, or none.
+/// Puts all calls into the inbox, or none; or holds all back, behind refusals of their names.
 Result<void> Engine::post_calls(std::span<const Call> calls) {
   const std::lock_guard lock(mail_mutex_);
   if (refuse_) return fail(*refuse_);
   for (const Call& call : calls)
     HORA_TRY(admit(call->request()));
-  if (in_flight_.size() + calls.size() > config_.submit_queue_limit) {
-    return fail(ErrorKind::resource, "there are " + std::to_string(in_flight_.size()) +
+  const std::size_t started = in_flight_.size() + held_count();
+  if (started + calls.size() > config_.submit_queue_limit) {
+    return fail(ErrorKind::resource, "there are " + std::to_string(started) +
                                          " tensors in flight; wait for some, or raise "
                                          "HORA_SUBMIT_QUEUE_LIMIT");
   }
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    const Request& request = calls[i]->request();
-    if (in_flight_.insert(key_of(request)).second) continue;
-    for (const Call& taken : calls.first(i))
-      in_flight_.erase(key_of(taken->request()));
-    return fail(ErrorKind::duplicate_name,
-                "Requested to allreduce, allgather, or broadcast a tensor with the same name as "
-                "another tensor that is currently being processed. If you want to request another "
-                "tensor, use a different tensor name. (" +
-                    tensor_text(request.name, request.set) + ")");
-  }
+  // What changes who takes part comes after all that was submitted before it.
+  bool behind = !held_.empty() && !is_collective(calls.front()->request().kind);
+  std::unordered_set<TensorKey, TensorKeyHash> own;
   for (const Call& call : calls) {
+    const TensorKey key = key_of(call->request());
+    const Holder holder = holder_of(key);
+    if (holder == Holder::call || (calls.size() > 1 && !own.insert(key).second)) {
+      return fail(
+          ErrorKind::duplicate_name,
+          "Requested to allreduce, allgather, or broadcast a tensor with the same name as "
+          "another tensor that is currently being processed. If you want to request another "
+          "tensor, use a different tensor name. (" +
+              tensor_text(key.name, key.set) + ")");
+    }
+    behind = behind || holder == Holder::refusal;
+  }
+  if (behind) {
+    held_.emplace_back(calls.begin(), calls.end());
+    return {};
+  }
+  take_in(calls);
+  return {};
+}
+
+/// With the inbox's lock, which the names have passed.
+void Engine::take_in(std::span<const Call> calls) {
+  for (const Call& call : calls) {
+    in_flight_.insert(key_of(call->request()));
+    if (!call->request().refusal.empty()) refusals_.insert(key_of(call->request()));
     note_submission(call->request());
     inbox_.flush = inbox_.flush || call->submission().caller_waits;
     inbox_.calls.push_back(call);
   }
   mail_.store(true, std::memory_order_seq_cst);
-  return {};
 }
 
 void Engine::post_flush() {

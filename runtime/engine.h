@@ -66,6 +66,10 @@ class Engine {
   Result<Handle> post(Submission submission);
   /// All of them or none; the requests name their group.
   Result<std::vector<Handle>> post_group(std::vector<Submission> members);
+  /// Says in place of calls, one or a group, that they have failed on this rank before they began,
+  /// so that the other ranks do not wait for them. False if that cannot be said: no member, a name
+  /// in flight, a stopped engine.
+  bool post_refusals(std::span<const Request> calls, std::string_view why);
   /// Somebody waits for what was submitted so far.
   void post_flush();
   void post_event(ControlEvent event);
@@ -123,6 +127,15 @@ class Engine {
   };
 
   Result<void> post_calls(std::span<const Call> calls);
+  /// Of a name: a call that is not answered, a refusal that is not, or nobody.
+  enum class Holder { nobody, call, refusal };
+  [[nodiscard]] Holder holder_of(const TensorKey& key) const;
+  void take_in(std::span<const Call> calls);
+  void release_held();
+  [[nodiscard]] std::size_t held_count() const;
+  /// What is held back, to be failed.
+  std::vector<Call> take_held();
+  tl::unexpected<Error> refused(std::span<const Call> calls, Error why);
   bool take_mail(TimePoint now);
   void on_event(const ControlEvent& event, TimePoint now);
   bool move_control(TimePoint now);
@@ -170,8 +183,10 @@ class Engine {
 
   mutable std::mutex mail_mutex_;
   Mail inbox_;  // Guarded by mail_mutex_.
-  // Guarded by mail_mutex_, these four:
+  // Guarded by mail_mutex_, these six:
   std::unordered_set<TensorKey, TensorKeyHash> in_flight_;  // The calls' own, until they complete.
+  std::unordered_set<TensorKey, TensorKeyHash> refusals_;   // Of these.
+  std::vector<std::vector<Call>> held_;                     // Behind refusals: engine_refusals.cc.
   ProcessSets sets_;             // As of the responses that were started here.
   std::set<SetId> leaving_;      // Their removal is in flight: nothing is accepted for them.
   bool joined_ = false;          // A join is in flight: nothing is accepted at all.

@@ -67,12 +67,18 @@ std::string Engine::what_is_running() const {
 void Engine::end(const Error& error) {
   if (ending_ || stopped_) return;
   ending_ = error;
+  std::vector<Call> held;
   {
     const std::lock_guard lock(mail_mutex_);
     refuse_ = error;
-    for (const auto& [key, call] : table_)
+    for (const auto& [key, call] : table_) {
       in_flight_.erase(key);
+      refusals_.erase(key);
+    }
+    held = take_held();
   }
+  for (const Call& call : held)
+    call->complete(fail(error));
   for (auto& [key, call] : table_)
     call->complete(fail(error));
   table_.clear();
@@ -82,6 +88,7 @@ void Engine::stop(Error error) {
   if (stopped_) return;
   const Error& why = stopped_.emplace(std::move(error));
   Mail mail;
+  std::vector<Call> held;
   std::shared_ptr<CompletionImpl> shutdown_done;
   {
     const std::lock_guard lock(mail_mutex_);
@@ -90,6 +97,8 @@ void Engine::stop(Error error) {
     std::swap(mail, inbox_);
     mail_.store(false, std::memory_order_relaxed);
     in_flight_.clear();
+    refusals_.clear();
+    held = take_held();
     shutdown_done = shutdown_done_;
   }
   executor_.reset();  // First: from here on nobody writes into a caller's tensor.
@@ -103,6 +112,8 @@ void Engine::stop(Error error) {
   }
   active_.clear();
   for (Call& call : mail.calls)
+    call->complete(fail(why));
+  for (const Call& call : held)
     call->complete(fail(why));
   if (shutdown_done && !shutdown_done->done()) shutdown_done->complete({});
   for (const auto& transport : session_.transports)

@@ -191,7 +191,9 @@ void Engine::finish_runs() {
 void Engine::finish_call(CompletionImpl& call, Result<void> outcome) {
   {
     const std::lock_guard lock(mail_mutex_);
-    in_flight_.erase(key_of(call.request()));
+    const TensorKey key = key_of(call.request());
+    in_flight_.erase(key);
+    if (refusals_.erase(key) > 0) release_held();
   }
   tensors_.fetch_add(1, std::memory_order_relaxed);
   call.complete(std::move(outcome));

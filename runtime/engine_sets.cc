@@ -2,7 +2,8 @@
 // changes.
 //
 // A mistake that this rank can see by itself is refused where it is made, with the set as far as
-// this rank has heard; the others learn nothing of it. That is enough: the root never hears of a
+// this rank has heard; the others do not wait
+// for it (engine_refusals.cc). That is enough: the root never hears of a
 // set that it does not have, because a rank refuses a set from the moment it asks for its removal,
 // and of a join nothing follows until it is answered.
 #include "runtime/engine.h"

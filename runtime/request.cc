@@ -155,6 +155,10 @@ Result<void> check_request(const Request& request) {
     return bad("a shape has at most " + std::to_string(kMaxDimensions) +
                " dimensions, this one has " + std::to_string(request.shape.size()));
   }
+  if (request.refusal.size() > kMaxRefusalBytes) {
+    return bad("why a call failed is told in at most " + std::to_string(kMaxRefusalBytes) +
+               " bytes");
+  }
   if (request.members.size() > kMaxMembers) {
     return bad("a process set has at most " + std::to_string(kMaxMembers) + " ranks");
   }
@@ -249,6 +253,20 @@ Request canonical(Request request) {
   return request;
 }
 
+Request refusal_of(const Request& call, int size, std::string_view why) {
+  Request refusal;
+  refusal.kind = call.kind;
+  refusal.name = call.name;
+  refusal.set = call.set;
+  refusal.group = call.group;
+  refusal.group_size = call.group_size;
+  refusal.dtype = DType::uint8;
+  refusal.shape = {0};
+  if (call.kind == Kind::alltoall) refusal.splits.resize(static_cast<std::size_t>(size));
+  refusal.refusal = why.empty() ? "unknown" : printable(why).substr(0, kMaxRefusalBytes);
+  return refusal;
+}
+
 Request restored(Request canonical, std::span<const std::int64_t> first_dims) {
   if (first_dims.empty() || canonical.shape.empty()) return canonical;
   canonical.shape[0] = std::accumulate(first_dims.begin(), first_dims.end(), std::int64_t{0});
@@ -263,7 +281,8 @@ bool matches(const Request& a, const Request& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
          bits(a.prescale) == bits(b.prescale) && bits(a.postscale) == bits(b.postscale) &&
          a.shape == b.shape && a.set == b.set && a.members == b.members && a.name == b.name &&
-         a.group_size == b.group_size && a.group == b.group && a.codec == b.codec;
+         a.group_size == b.group_size && a.group == b.group && a.codec == b.codec &&
+         a.refusal == b.refusal;
 }
 
 }  // namespace hora

@@ -63,7 +63,8 @@ struct Request {
   std::vector<std::int32_t> members;  ///< add_set: its ranks, in any order.
   std::string group;            ///< Negotiated as a whole with those of this name; empty: alone.
   std::int32_t group_size = 0;  ///< Tensors of the group.
-  std::string codec{};  ///< Allreduce: the words of a codec (compress/codec.h); empty: none.
+  std::string codec{};    ///< Allreduce: the words of a codec (compress/codec.h); empty: none.
+  std::string refusal{};  ///< Not empty: no tensor, but why this rank has none; see below.
 
   friend bool operator==(const Request&, const Request&) = default;
 };
@@ -76,6 +77,7 @@ inline constexpr std::size_t kMaxNameBytes = 4096;
 inline constexpr std::size_t kMaxDimensions = 64;
 inline constexpr std::size_t kMaxMembers = std::size_t{1} << 16;
 inline constexpr std::int32_t kMaxGroupSize = 1 << 20;
+inline constexpr std::size_t kMaxRefusalBytes = 2048;
 /// More than an address space has; sums over all ranks still fit 64 bits.
 inline constexpr std::int64_t kMaxTensorBytes = std::int64_t{1} << 48;
 
@@ -101,6 +103,10 @@ std::string printable(std::string_view bytes);
 std::string name_text(std::string_view name);
 /// "tensor 'x'", "tensor 'x' of process set 2".
 std::string tensor_text(std::string_view name, SetId set);
+
+/// What a rank says in place of a call that has failed before it began, on this rank alone: a wrong
+/// argument. The others' calls then fail with `why` instead of waiting for it. `size` of its set.
+Request refusal_of(const Request& call, int size, std::string_view why);
 
 /// What one rank can know alone: known numbers, name and dimensions within bounds, sizes that do
 /// not overflow. Error invalid_argument.

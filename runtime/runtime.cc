@@ -143,10 +143,13 @@ class RuntimeImpl final : public Runtime {
 
   Result<Handle> submit(Submission submission) override {
     if (forked_) return forked_error();
-    HORA_TRY(validate(submission));
+    if (auto valid = validate(submission); !valid) {
+      refuse({&submission.request, 1}, valid.error().message);
+      return fail(std::move(valid.error()));
+    }
     const bool caller_waits = submission.caller_waits;
     auto handle = engine_->post(std::move(submission));
-    if (handle) progress_->on_posted(caller_waits);
+    progress_->on_posted(handle && caller_waits);  // Also for what it says of a refused one.
     return handle;
   }
 
@@ -158,14 +161,26 @@ class RuntimeImpl final : public Runtime {
                   "group '" + name_text(group) + "' has no tensors; it needs at least one");
     }
     const bool caller_waits = members.front().caller_waits;
+    Result<void> valid;
     for (Submission& member : members) {
       member.request.group = group;
       member.request.group_size = static_cast<std::int32_t>(members.size());
-      HORA_TRY(validate(member));
+      if (valid) valid = validate(member);
+    }
+    if (!valid) {
+      std::vector<Request> requests;
+      for (const Submission& member : members)
+        requests.push_back(member.request);
+      refuse(requests, valid.error().message);
+      return fail(std::move(valid.error()));
     }
     auto handles = engine_->post_group(std::move(members));
-    if (handles) progress_->on_posted(caller_waits);
+    progress_->on_posted(handles && caller_waits);
     return handles;
+  }
+
+  void refuse(std::span<const Request> calls, std::string_view why) override {
+    if (!forked_ && engine_->post_refusals(calls, why)) progress_->on_posted(false);
   }
 
   Result<void> wait(const Handle& handle, Deadline deadline,

@@ -107,6 +107,11 @@ class Runtime {
   virtual Result<std::vector<Handle>> submit_group(const std::string& group,
                                                    std::vector<Submission> members) = 0;
 
+  /// Says in place of a call, or of a group's members, that it has failed on this rank before it
+  /// began: the others' fail with `why` and do not wait. What `submit` and `submit_group` refuse as
+  /// invalid_argument or unsupported they have said themselves. Does nothing where it cannot.
+  virtual void refuse(std::span<const Request> calls, std::string_view why) = 0;
+
   /// Waits until the handle is done, the deadline, or until `interrupted` (asked about every 50 ms
   /// on the caller's thread) returns true. Returns the outcome of the handle, or an Error of kind
   /// timeout or interrupted; the collective goes on then.

@@ -86,11 +86,12 @@ flatbuffers::Offset<wire::Request> put_request(Builder& builder, const Request& 
   const auto members = request.members.empty() ? 0 : builder.CreateVector(request.members);
   const auto group = request.group.empty() ? 0 : put_bytes(builder, request.group);
   const auto codec = request.codec.empty() ? 0 : put_bytes(builder, request.codec);
+  const auto refusal = request.refusal.empty() ? 0 : put_bytes(builder, request.refusal);
   return wire::CreateRequest(builder, name, shape, request.prescale, request.postscale,
                              request.root, static_cast<std::uint8_t>(request.kind),
                              static_cast<std::uint8_t>(request.dtype),
                              static_cast<std::uint8_t>(request.op), splits, request.set.value,
-                             members, group, request.group_size, codec);
+                             members, group, request.group_size, codec, refusal);
 }
 
 Result<Request> to_request(const wire::Request* from) {
@@ -109,6 +110,7 @@ Result<Request> to_request(const wire::Request* from) {
   request.splits = to_numbers(from->splits());
   request.group = to_text(from->group());
   request.group_size = from->group_size();
+  request.refusal = to_text(from->refusal());
   request.root = from->root();
   request.prescale = from->prescale();
   request.postscale = from->postscale();

@@ -142,8 +142,8 @@ void WorkerNegotiator::State::add(Request& request) {
   }
   request = restored(std::move(request), first_dims);
   body_bytes += kRequestOverhead + request.name.size() + request.group.size() +
-                request.codec.size() + 8 * (request.shape.size() + request.splits.size()) +
-                4 * request.members.size();
+                request.codec.size() + request.refusal.size() +
+                8 * (request.shape.size() + request.splits.size()) + 4 * request.members.size();
   outgoing.requests.push_back(std::move(request));
 }
 

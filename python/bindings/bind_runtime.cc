@@ -44,7 +44,6 @@ Submission make_submission(RuntimeBinding& runtime, int kind, py::handle name, i
   Request& request = submission.request;
   request.kind = *collective;
   request.set = SetId(set);
-  request.name = runtime.names().full_name(request, name);
   request.dtype = *element;
   request.op = *reduction;
   request.root = root;
@@ -54,6 +53,8 @@ Submission make_submission(RuntimeBinding& runtime, int kind, py::handle name, i
   request.splits = shape_from(splits);
   if (name.is_none()) require_name_for(codec);
   request.codec = std::move(codec);
+  // Last: an unnamed call that fails before has not been counted.
+  request.name = runtime.names().full_name(request, name);
   submission.input = reinterpret_cast<const void*>(input);
   submission.output = reinterpret_cast<void*>(output);
   return submission;
@@ -143,6 +144,26 @@ std::vector<Handle> submit_group(RuntimeBinding& self, int kind, py::handle name
   return self.submit_group(group, std::move(members));
 }
 
+/// A call, or a group of `members` tensors, has failed in Python before it came here.
+void refuse(RuntimeBinding& self, int kind, py::handle name, const std::string& why,
+            std::uint32_t set, std::size_t members) {
+  const std::optional<Kind> collective = kind_from(kind);
+  if (!collective || !is_collective(*collective))
+    throw py::value_error("no collective has the number " + std::to_string(kind));
+  std::vector<Request> calls(std::max<std::size_t>(members, 1));
+  std::string group;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    Request& call = calls[i];
+    call.kind = *collective;
+    call.set = SetId(set);
+    if (i == 0 && members > 0) group = self.names().group_name(call, name);
+    call.name = members > 0 ? member_name(group, i, members) : self.names().full_name(call, name);
+    call.group = group;
+    call.group_size = static_cast<std::int32_t>(members);
+  }
+  self.refuse(calls, why);
+}
+
 Output take_output(Completion& completion, std::size_t element_bytes) {
   const std::vector<std::int64_t>& shape = completion.output_shape();
   const auto elements = static_cast<std::size_t>(
@@ -217,6 +238,7 @@ void bind_runtime(py::module_& module) {
       .def("submit_group", &submit_group, "kind"_a, "name"_a, "dtypes"_a, "shapes"_a, "sources"_a,
            "targets"_a, "op"_a = kSum, "prescale"_a = 1.0, "postscale"_a = 1.0, "process_set"_a = 0,
            "codec"_a = "")
+      .def("refuse", &refuse, "kind"_a, "name"_a, "why"_a, "process_set"_a, "members"_a = 0)
       .def("wait", &RuntimeBinding::wait, py::arg("handle"))
       .def("poll", &RuntimeBinding::poll, py::arg("handle"))
       .def("start_timeline", &RuntimeBinding::start_timeline, py::arg("pattern"),

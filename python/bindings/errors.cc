@@ -11,10 +11,14 @@ namespace py = pybind11;
 
 void raise_error(const Error& error) {
   if (error.kind == ErrorKind::invalid_argument || error.kind == ErrorKind::duplicate_name) {
-    throw py::value_error(error.message);
+    py::object exception = py::reinterpret_borrow<py::object>(PyExc_ValueError)(error.message);
+    exception.attr("told") = true;
+    PyErr_SetObject(PyExc_ValueError, exception.ptr());
+    throw py::error_already_set();
   }
   py::object type = py::module_::import("hora.exceptions").attr("HoraInternalError");
   py::object exception = type(error.message);
+  exception.attr("told") = true;
   exception.attr("kind") = to_string(error.kind);
   exception.attr("peer") = error.peer ? py::object(py::int_(error.peer->value)) : py::none();
   PyErr_SetObject(type.ptr(), exception.ptr());

@@ -119,6 +119,11 @@ std::vector<Handle> RuntimeBinding::submit_group(const std::string& group,
   return std::move(*handles);
 }
 
+void RuntimeBinding::refuse(const std::vector<Request>& calls, const std::string& why) {
+  require_own_process();
+  without_gil([&]() noexcept { runtime_->refuse(calls, why); });
+}
+
 void RuntimeBinding::wait(const Handle& handle) {
   require_own_process();
   raise_failure(interruptibly([&](const std::function<bool()>& interrupted) noexcept {

@@ -41,6 +41,8 @@ class RuntimeBinding {
   Handle submit(Submission submission);
   /// Starts a group of collectives, all or none.
   std::vector<Handle> submit_group(const std::string& group, std::vector<Submission> members);
+  /// Tells the other ranks that calls have failed here before they began.
+  void refuse(const std::vector<Request>& calls, const std::string& why);
   /// Waits for a handle; raises what it failed with.
   void wait(const Handle& handle);
   /// submit and wait in one. `keep` owns the memory: it is kept should the wait be interrupted.

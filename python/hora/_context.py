@@ -18,6 +18,7 @@ Rules
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import threading
@@ -91,7 +92,7 @@ class Context:
             # An interrupted wait leaves the collective running: the tensors must stay.
             if handle.done():
                 self._pending.pop(number, None)
-        return finish(handle)
+        return afterwards(finish, handle)
 
     def _synchronize_group(self, number: int) -> Any:
         """Wait for all members, then raise what the first of them that failed failed with."""
@@ -116,6 +117,21 @@ class Context:
         """Forget all handles; the runtime has been shut down and touches no tensor any more."""
         self._pending.clear()
         self._groups.clear()
+
+
+def mark_told(error: Exception) -> None:
+    """Note that the other ranks know of an error, or need not: see `hora._refusals`."""
+    with contextlib.suppress(AttributeError):  # A class of the user's may have no room for it.
+        error.told = True  # type: ignore[attr-defined]
+
+
+def afterwards(function: Callable[..., Any], *args: Any) -> Any:
+    """Call what comes after a collective: if it raises, the other ranks have their results."""
+    try:
+        return function(*args)
+    except Exception as error:
+        mark_told(error)
+        raise
 
 
 _lock = threading.Lock()

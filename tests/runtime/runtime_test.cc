@@ -199,6 +199,22 @@ TEST_CASE("runtime: after one rank has left, calls of the others fail with its l
   }));
 }
 
+TEST_CASE("runtime: a call that one rank alone gets wrong fails everywhere, and the job goes on") {
+  require_fine(run_job(config_for("shm"), [](Runtime& runtime, int rank) -> std::string {
+    for (int time = 0; time < 3; ++time) {
+      if (rank == 1) {
+        float value = 1;
+        Request wrong = request_of("x", -1);
+        if (runtime.submit({wrong, &value, &value, true})) return "a negative dimension";
+        continue;
+      }
+      const std::string error = sum_on(runtime, "x", 10);
+      if (error.find("the call of rank 1") == std::string::npos) return "not told: " + error;
+    }
+    return sum_on(runtime, "x", 10);
+  }));
+}
+
 TEST_CASE("runtime: without an engine thread callers that wait do everything") {
   for (const char* transport : {"tcp", "shm", "mixed"}) {
     INFO(transport);
@@ -229,7 +245,7 @@ TEST_CASE("runtime: jobs come and go in one process and leave no descriptor") {
   CHECK(open_descriptors() == before);
 }
 
-TEST_CASE("runtime: nonsense is refused before anybody else hears of it") {
+TEST_CASE("runtime: nonsense is refused where it is submitted") {
   auto runtime = Runtime::start(config_for(""), Placement{});
   REQUIRE(runtime);
   float value = 1;

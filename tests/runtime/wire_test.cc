@@ -35,6 +35,7 @@ WorkerMessage worker_message() {
   message.requests[1].splits = {2, 0, 3};
   message.requests[1].group = kNasty;
   message.requests[1].group_size = 12;
+  message.requests[1].refusal = kNasty;
   message.last_words = kNasty;
   return message;
 }

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hora import _calls, _context, _core
 from hora._calls import Average
+from hora._refusals import told
 from hora.numpy.arrays import NUMBERS, Array, core_output, readable
 from hora.numpy.compression import Compression
 from hora.process_sets import ProcessSet, global_process_set, registered_id
@@ -18,6 +19,7 @@ from hora.process_sets import ProcessSet, global_process_set, registered_id
 Splits = NDArray[np.int32]
 
 
+@told(_core.REDUCESCATTER)
 def reducescatter(
     tensor: ArrayLike,
     name: str | None = None,
@@ -77,6 +79,7 @@ def reducescatter(
     return result
 
 
+@told(_core.REDUCESCATTER)
 def reducescatter_async(
     tensor: ArrayLike,
     name: str | None = None,
@@ -120,6 +123,7 @@ def _exchanged(source: Array, handle: _core.Handle) -> tuple[Array, Splits]:
     return core_output(source.dtype, source, handle), received
 
 
+@told(_core.ALLTOALL)
 def alltoall(
     tensor: ArrayLike,
     splits: ArrayLike | None = None,
@@ -168,6 +172,7 @@ def alltoall(
     return output if splits is None else (output, received)
 
 
+@told(_core.ALLTOALL)
 def alltoall_async(
     tensor: ArrayLike,
     splits: ArrayLike | None = None,

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hora import _calls, _core
+from hora import _calls, _context, _core
 from hora._calls import Average
 from hora._codec import words_of
+from hora._refusals import told
 from hora.numpy.arrays import NUMBERS, Array, core_output, readable, writable, write_back
 from hora.numpy.compression import Compression
 from hora.process_sets import ProcessSet, global_process_set
@@ -96,6 +97,7 @@ def _compressed(tensors: Iterable[ArrayLike], compression: Any) -> tuple[list[Ar
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
+@told(_core.ALLREDUCE)
 def grouped_allreduce(
     tensors: Iterable[ArrayLike],
     average: bool | None = None,
@@ -122,9 +124,12 @@ def grouped_allreduce(
     scales = (prescale_factor, postscale_factor)
     codec = words_of(compression)
     reduced = _calls.synchronize(_start_reduce(sent, name, op, *scales, process_set, codec))
-    return [compression.decompress(one, ctx) for one, ctx in zip(reduced, contexts)]
+    return [
+        _context.afterwards(compression.decompress, one, ctx) for one, ctx in zip(reduced, contexts)
+    ]
 
 
+@told(_core.ALLREDUCE)
 def grouped_allreduce_async(
     tensors: Iterable[ArrayLike],
     average: bool | None = None,
@@ -139,6 +144,7 @@ def grouped_allreduce_async(
     return _start_reduce(tensors, name, op, prescale_factor, postscale_factor, process_set)
 
 
+@told(_core.ALLREDUCE)
 def grouped_allreduce_(
     tensors: Iterable[Array],
     average: bool | None = None,
@@ -156,6 +162,7 @@ def grouped_allreduce_(
     return reduced
 
 
+@told(_core.ALLREDUCE)
 def grouped_allreduce_async_(
     tensors: Iterable[Array],
     average: bool | None = None,
@@ -176,6 +183,7 @@ def grouped_allreduce_async_(
     )
 
 
+@told(_core.ALLGATHER)
 def grouped_allgather(
     tensors: Iterable[ArrayLike],
     name: str | None = None,
@@ -186,6 +194,7 @@ def grouped_allgather(
     return gathered
 
 
+@told(_core.ALLGATHER)
 def grouped_allgather_async(
     tensors: Iterable[ArrayLike],
     name: str | None = None,
@@ -198,6 +207,7 @@ def grouped_allgather_async(
     )
 
 
+@told(_core.REDUCESCATTER)
 def grouped_reducescatter(
     tensors: Iterable[ArrayLike],
     name: str | None = None,
@@ -213,9 +223,12 @@ def grouped_reducescatter(
         sent, name, op, process_set, prescale_factor, postscale_factor
     )
     parts = _calls.synchronize(handle)
-    return [compression.decompress(part, ctx) for part, ctx in zip(parts, contexts)]
+    return [
+        _context.afterwards(compression.decompress, part, ctx) for part, ctx in zip(parts, contexts)
+    ]
 
 
+@told(_core.REDUCESCATTER)
 def grouped_reducescatter_async(
     tensors: Iterable[ArrayLike],
     name: str | None = None,

@@ -11,11 +11,13 @@ from numpy.typing import ArrayLike
 
 from hora import _calls, _context, _core, _objects, _parameters
 from hora._codec import words_of
+from hora._refusals import told
 from hora.numpy.arrays import NUMBERS, Array, core_output, readable, writable, write_back
 from hora.numpy.compression import Compression
 from hora.process_sets import ProcessSet, global_process_set, registered_id
 
 
+@told(_core.ALLREDUCE)
 def allreduce(
     tensor: ArrayLike,
     average: bool | None = None,
@@ -78,10 +80,11 @@ def allreduce(
         registered_id(process_set, "allreduce"),
         words_of(compression),
     )
-    result: Array = compression.decompress(output, ctx)
+    result: Array = _context.afterwards(compression.decompress, output, ctx)
     return result
 
 
+@told(_core.ALLREDUCE)
 def allreduce_async(
     tensor: ArrayLike,
     average: bool | None = None,
@@ -101,6 +104,7 @@ def allreduce_async(
     )
 
 
+@told(_core.ALLREDUCE)
 def allreduce_(
     tensor: Array,
     average: bool | None = None,
@@ -131,6 +135,7 @@ def allreduce_(
     return write_back(tensor, buffer)
 
 
+@told(_core.ALLREDUCE)
 def allreduce_async_(
     tensor: Array,
     average: bool | None = None,
@@ -178,6 +183,7 @@ def _start_allreduce(
     )
 
 
+@told(_core.ALLGATHER)
 def allgather(
     tensor: ArrayLike,
     name: str | None = None,
@@ -200,6 +206,7 @@ def allgather(
     return core_output(source.dtype, source, handle)
 
 
+@told(_core.ALLGATHER)
 def allgather_async(
     tensor: ArrayLike,
     name: str | None = None,
@@ -219,6 +226,7 @@ def allgather_async(
     )
 
 
+@told(_core.BROADCAST)
 def broadcast(
     tensor: ArrayLike,
     root_rank: int,
@@ -234,6 +242,7 @@ def broadcast(
     return broadcast_(buffer, root_rank, name, process_set)
 
 
+@told(_core.BROADCAST)
 def broadcast_async(
     tensor: ArrayLike,
     root_rank: int,
@@ -245,6 +254,7 @@ def broadcast_async(
     return broadcast_async_(buffer, root_rank, name, process_set)
 
 
+@told(_core.BROADCAST)
 def broadcast_(
     tensor: Array,
     root_rank: int,
@@ -269,6 +279,7 @@ def broadcast_(
     return write_back(tensor, buffer)
 
 
+@told(_core.BROADCAST)
 def broadcast_async_(
     tensor: Array,
     root_rank: int,

@@ -12,8 +12,9 @@ from typing import Any, Union
 
 import torch
 
-from hora import _calls, _core
+from hora import _calls, _context, _core
 from hora._calls import Average
+from hora._refusals import told
 from hora.process_sets import ProcessSet, global_process_set
 from hora.torch import autograd
 from hora.torch.blocking import exchange_new, scatter_new
@@ -26,6 +27,7 @@ __all__ = ["alltoall", "alltoall_async", "reducescatter", "reducescatter_async"]
 Splits = Union[torch.Tensor, Sequence[int]]
 
 
+@told(_core.REDUCESCATTER)
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -67,10 +69,11 @@ def reducescatter(
     else:
         scatter = scatter_new
     part = scatter(compressed, name, op, prescale_factor, postscale_factor, process_set)
-    result: torch.Tensor = compression.decompress(part, ctx)
+    result: torch.Tensor = _context.afterwards(compression.decompress, part, ctx)
     return result
 
 
+@told(_core.REDUCESCATTER)
 def reducescatter_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -117,6 +120,7 @@ def _split_list(splits: Splits | None) -> Sequence[int] | None:
         raise ValueError(f"alltoall expects splits to be integers: {error}.") from error
 
 
+@told(_core.ALLTOALL)
 def alltoall(
     tensor: torch.Tensor,
     splits: Splits | None = None,
@@ -158,6 +162,7 @@ def _exchanged(source: torch.Tensor, handle: _core.Handle) -> tuple[torch.Tensor
     return core_output(source, handle), received
 
 
+@told(_core.ALLTOALL)
 def alltoall_async(
     tensor: torch.Tensor,
     splits: Splits | None = None,

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from hora import _calls, _core
+from hora import _calls, _context, _core
 from hora._calls import Average
 from hora._codec import words_of
+from hora._refusals import told
 from hora.process_sets import ProcessSet, global_process_set
 from hora.torch import group_gradients
 from hora.torch.compression import Compression
@@ -51,6 +52,7 @@ def _compressed(
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
+@told(_core.ALLREDUCE)
 def grouped_allreduce(
     tensors: Iterable[torch.Tensor],
     average: bool | None = None,
@@ -97,9 +99,13 @@ def grouped_allreduce(
         reduced = group_gradients.allreduce(sent, *arguments)
     else:
         reduced = _calls.synchronize(start_reduce(sent, *arguments))
-    return [compression.decompress(tensor, ctx) for tensor, ctx in zip(reduced, contexts)]
+    return [
+        _context.afterwards(compression.decompress, tensor, ctx)
+        for tensor, ctx in zip(reduced, contexts)
+    ]
 
 
+@told(_core.ALLREDUCE)
 def grouped_allreduce_async(
     tensors: Iterable[torch.Tensor],
     average: bool | None = None,
@@ -115,6 +121,7 @@ def grouped_allreduce_async(
     return start_reduce(members, name, op, prescale_factor, postscale_factor, process_set)
 
 
+@told(_core.ALLREDUCE)
 def grouped_allreduce_(
     tensors: Iterable[torch.Tensor],
     average: bool | None = None,
@@ -132,6 +139,7 @@ def grouped_allreduce_(
     return reduced
 
 
+@told(_core.ALLREDUCE)
 def grouped_allreduce_async_(
     tensors: Iterable[torch.Tensor],
     average: bool | None = None,
@@ -152,6 +160,7 @@ def grouped_allreduce_async_(
     )
 
 
+@told(_core.ALLGATHER)
 def grouped_allgather(
     tensors: Iterable[torch.Tensor],
     name: str | None = None,
@@ -165,6 +174,7 @@ def grouped_allgather(
     return gathered
 
 
+@told(_core.ALLGATHER)
 def grouped_allgather_async(
     tensors: Iterable[torch.Tensor],
     name: str | None = None,
@@ -174,6 +184,7 @@ def grouped_allgather_async(
     return start_gather(_calls.members_of(tensors), name, process_set)
 
 
+@told(_core.REDUCESCATTER)
 def grouped_reducescatter(
     tensors: Iterable[torch.Tensor],
     name: str | None = None,
@@ -191,9 +202,12 @@ def grouped_reducescatter(
         parts = group_gradients.reducescatter(sent, name, op, *scales, process_set)
     else:
         parts = _calls.synchronize(start_scatter(sent, name, op, *scales, process_set))
-    return [compression.decompress(part, ctx) for part, ctx in zip(parts, contexts)]
+    return [
+        _context.afterwards(compression.decompress, part, ctx) for part, ctx in zip(parts, contexts)
+    ]
 
 
+@told(_core.REDUCESCATTER)
 def grouped_reducescatter_async(
     tensors: Iterable[torch.Tensor],
     name: str | None = None,

@@ -22,6 +22,7 @@ import torch
 
 from hora import _calls, _context, _core
 from hora._codec import words_of
+from hora._refusals import told
 from hora.process_sets import ProcessSet, global_process_set
 from hora.torch import autograd
 from hora.torch.blocking import (
@@ -59,6 +60,7 @@ __all__ = [
 ]
 
 
+@told(_core.ALLREDUCE)
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -107,10 +109,11 @@ def allreduce(
         reduced = autograd.allreduce(compressed, *arguments, codec)
     else:
         reduced = reduce_new(compressed, *arguments, codec)
-    result: torch.Tensor = compression.decompress(reduced, ctx)
+    result: torch.Tensor = _context.afterwards(compression.decompress, reduced, ctx)
     return result
 
 
+@told(_core.ALLREDUCE)
 def allreduce_async(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -130,6 +133,7 @@ def allreduce_async(
     )
 
 
+@told(_core.ALLREDUCE)
 def allreduce_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -144,6 +148,7 @@ def allreduce_(
     return reduce_in_place(tensor, name, op, prescale_factor, postscale_factor, process_set)
 
 
+@told(_core.ALLREDUCE)
 def allreduce_async_(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -199,6 +204,7 @@ def _start_allreduce(
     )
 
 
+@told(_core.ALLGATHER)
 def allgather(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -215,6 +221,7 @@ def allgather(
     return gather_new(tensor, name, process_set)[0]
 
 
+@told(_core.ALLGATHER)
 def allgather_async(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -234,6 +241,7 @@ def allgather_async(
     )
 
 
+@told(_core.BROADCAST)
 def broadcast(
     tensor: torch.Tensor,
     root_rank: int,
@@ -251,6 +259,7 @@ def broadcast(
     return broadcast_new(tensor, root_rank, name, process_set)
 
 
+@told(_core.BROADCAST)
 def broadcast_async(
     tensor: torch.Tensor,
     root_rank: int,
@@ -261,6 +270,7 @@ def broadcast_async(
     return broadcast_async_(own_copy(tensor), root_rank, name, process_set)
 
 
+@told(_core.BROADCAST)
 def broadcast_(
     tensor: torch.Tensor,
     root_rank: int,
@@ -271,6 +281,7 @@ def broadcast_(
     return broadcast_in_place(tensor, root_rank, name, process_set)
 
 
+@told(_core.BROADCAST)
 def broadcast_async_(
     tensor: torch.Tensor,
     root_rank: int,
