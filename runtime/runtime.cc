@@ -323,7 +323,9 @@ class RuntimeImpl final : public Runtime {
       return stopped.has_value();
     };
     const bool met = progress_->drive_start(ready, deadline);
-    if (stopped) return fail(*stopped);
+    // A member that was there, and has left in order since: that is for the next collective to say.
+    const bool met_and_left = engine_->agreed() && stopped && stopped->kind == ErrorKind::shutdown;
+    if (stopped && !met_and_left) return fail(*stopped);
     if (!met) {
       return fail(ErrorKind::timeout, "not all ranks built their session within " +
                                           std::to_string(config_.start_timeout_ms) +

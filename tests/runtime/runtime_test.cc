@@ -199,6 +199,19 @@ TEST_CASE("runtime: after one rank has left, calls of the others fail with its l
   }));
 }
 
+TEST_CASE("runtime: a rank that leaves at once keeps no other from starting") {
+  for (const char* transport : {"tcp", "shm", "mixed"}) {
+    for (int life = 0; life < 40; ++life) {
+      INFO(transport << ", life " << life);
+      require_fine(run_job(config_for(transport), [&](Runtime& runtime, int rank) -> std::string {
+        if (rank == life % kSize) runtime.shutdown("");
+        const std::string error = sum_on(runtime, "alone", 10);
+        return error.find("has been shut down") == std::string::npos ? error : "";
+      }));
+    }
+  }
+}
+
 TEST_CASE("runtime: a call that one rank alone gets wrong fails everywhere, and the job goes on") {
   require_fine(run_job(config_for("shm"), [](Runtime& runtime, int rank) -> std::string {
     for (int time = 0; time < 3; ++time) {
