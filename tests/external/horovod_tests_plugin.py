@@ -1,5 +1,8 @@
 """A pytest plugin for run_horovod_tests.py: what Horovod's tests need on a newer PyTorch.
 
+Each phase of a test that ends is written down at once, in a file of this rank's in the folder
+$HOROVOD_TESTS_VERDICTS, so that what hangs later takes no verdict along.
+
 Nothing of Horovod's files is changed. Three things are adapted:
 
 * Optimizers that PyTorch has got since, and that can't be made for the tests' models, are taken out
@@ -11,6 +14,9 @@ Nothing of Horovod's files is changed. Three things are adapted:
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
 from typing import Any
 
 _NOT_FOR_EVERY_MODEL = ("Muon",)
@@ -33,3 +39,20 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
             item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "skip"]
         if item.fspath.basename == "test_adasum_pytorch.py":
             item.module.hvd.mpi_enabled = lambda: True
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Write down how a phase of a test has ended."""
+    folder = os.environ.get("HOROVOD_TESTS_VERDICTS")
+    if folder is None:
+        return
+    reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+    outcome = str(report.outcome)
+    line = [
+        report.nodeid.partition("::")[2],
+        report.when,
+        outcome,
+        "" if outcome == "passed" else reason,
+    ]
+    with Path(folder, os.environ.get("HORA_RANK", "0")).open("a") as file:
+        file.write(json.dumps(line) + "\n")

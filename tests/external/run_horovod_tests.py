@@ -15,12 +15,12 @@ than they are, and runs two that Horovod skips.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -93,36 +93,30 @@ def run_pytest(checkout: Path, tests: list[str], size: int, limit: float) -> tup
     A test that a rank did not get to has no verdict from it, and so none at all.
     """
     with tempfile.TemporaryDirectory() as folder:
-        report = f"{folder}/$HORA_RANK.xml"
-        pytest = [
+        command = [
             sys.executable, "-m", "pytest", "-p", "horovod_tests_plugin", "-p", "no:cacheprovider",
-            "-c", os.devnull, "--rootdir", str(checkout), "-q", "--tb=short",
+            "-c", os.devnull, "--rootdir", str(checkout), "-q", "--tb=short", *tests,
         ]  # fmt: skip
-        script = f'exec "$@" --junit-xml="{report}"'
-        command = ["sh", "-c", script, "sh", *pytest, *tests]
         if size > 0:
             command = [str(package_folder() / "bin" / "horarun"), "-np", str(size), *command]
-        output = run_limited(command, limit)
-        reports = [Path(folder) / f"{rank}.xml" for rank in range(max(size, 1))]
-        if size == 0:
-            reports = [Path(folder) / ".xml"]
-        return read_reports(reports), output
+        output = run_limited(command, limit, {"HOROVOD_TESTS_VERDICTS": folder})
+        return read_reports([Path(folder) / str(rank) for rank in range(max(size, 1))]), output
 
 
-def run_limited(command: list[str], limit: float) -> str:
+def run_limited(command: list[str], limit: float, variables: dict[str, str] | None = None) -> str:
     """Run a command and return its output; it is ended when it takes too long.
 
     It runs in an empty folder: in the checkout, Python would find Horovod's own package.
     """
     with tempfile.TemporaryDirectory() as folder:
-        return run_in(folder, command, limit)
+        return run_in(folder, command, limit, {**environment(), **(variables or {})})
 
 
-def run_in(folder: str, command: list[str], limit: float) -> str:
+def run_in(folder: str, command: list[str], limit: float, variables: dict[str, str]) -> str:
     process = subprocess.Popen(
         command,
         cwd=folder,
-        env=environment(),
+        env=variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -142,25 +136,21 @@ def run_in(folder: str, command: list[str], limit: float) -> str:
 
 
 def read_reports(reports: list[Path]) -> Verdicts:
-    """Return the verdicts on which all ranks have reported."""
+    """Return the verdicts on which all ranks have reported; a test in which a rank hung has none.
+
+    A report has a line for each phase of a test that ended: its setup, its call, its teardown.
+    """
     verdicts = Verdicts()
-    seen: dict[str, int] = {}
+    ended: dict[str, int] = {}
     for report in reports:
-        if not report.exists():
-            continue
-        for case in ElementTree.parse(report).iter("testcase"):
-            name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
-            bad = case.find("failure")
-            bad = case.find("error") if bad is None else bad
-            skipped = case.find("skipped")
-            outcome = "passed" if skipped is None else "skipped"
-            reason = "" if skipped is None else skipped.get("message", "")
-            if bad is not None:
-                outcome, reason = "failed", bad.get("message", "")
+        lines = report.read_text().splitlines() if report.exists() else []
+        for line in lines:
+            name, phase, outcome, reason = json.loads(line)
             verdicts.add(name, outcome, reason)
-            seen[name] = seen.get(name, 0) + 1
-    for name in [name for name, count in seen.items() if count < len(reports)]:
-        del verdicts.outcomes[name], verdicts.reasons[name]
+            ended[name] = ended.get(name, 0) + (phase == "teardown")
+    for name in [name for name in verdicts.outcomes if ended[name] < len(reports)]:
+        del verdicts.outcomes[name]
+        verdicts.reasons.pop(name, None)
     return verdicts
 
 
