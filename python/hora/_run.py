@@ -7,8 +7,9 @@ with :mod:`hora._run_task` as their program::
        ^                                         result.0, result.1, ... written by each
        +------------------------------------------+
 
-The folder belongs to this user alone (mode 0700) and is gone afterwards: nothing that is unpickled
-has come over a network. Functions travel by cloudpickle where it is installed - then lambdas,
+The folder belongs to this user alone (mode 0700) and is gone afterwards. Ranks on other hosts,
+where it is not, exchange the same bytes over connections that prove a secret
+(:mod:`hora._run_exchange`). Functions travel by cloudpickle where it is installed - then lambdas,
 closures and what a notebook's cell defines work, too - and else by pickle, which wants an
 importable function.
 
@@ -34,6 +35,8 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, Callable
+
+from hora._run_exchange import Office
 
 _VERDICT = re.compile(r"horarun: rank (\d+) \(pid [^)]*\) (?:was )?(.*)\.\n?")
 _END_PATIENCE_S = 30
@@ -111,7 +114,7 @@ def run(
     np, num_proc : int, optional
         The number of ranks (two names for it); 1 if neither it nor hosts are given.
     hosts, hostfile : str, optional
-        As for ``horarun``. Hosts other than this one must share the temporary folder (TMPDIR).
+        As for ``horarun``. Ranks on other hosts connect to this process, at a port of its own.
     start_timeout : float, optional
         Seconds in which all ranks must meet.
     ssh_port, ssh_identity_file, network_interfaces : optional
@@ -185,7 +188,13 @@ def run(
         task = Path(folder)
         task.joinpath("task").write_bytes(_packed(func, tuple(args), dict(kwargs or {})))
         program = [executable or sys.executable, "-m", "hora._run_task", folder]
-        status, failed = _run_horarun([*words, *program])
+        office = Office(task) if hosts is not None or hostfile is not None else None
+        try:
+            variables = office.variables if office is not None else {}
+            status, failed = _run_horarun([*words, *program], variables)
+        finally:
+            if office is not None:
+                office.close()
         return _collect(task, status, failed)
 
 
@@ -235,7 +244,7 @@ def _pass_on(pipe: IO[str], stream: Any, seen: Callable[[str], None]) -> threadi
     return thread
 
 
-def _run_horarun(words: list[str]) -> tuple[int, tuple[int, str] | None]:
+def _run_horarun(words: list[str], variables: dict[str, str]) -> tuple[int, tuple[int, str] | None]:
     """Run horarun to its end: its exit code, and the rank that failed first with its end."""
     failed: list[tuple[int, str]] = []
 
@@ -255,6 +264,7 @@ def _run_horarun(words: list[str]) -> tuple[int, tuple[int, str] | None]:
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
+        env={**os.environ, **variables},
         start_new_session=True,  # Ctrl-C comes through us alone
     )
     assert process.stderr is not None

@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kPrefix = "HORA_";
 
 /// Read by elastic/placement.cc and the Python package; set by horarun.
-constexpr std::array<std::string_view, 12> kPlaces = {
+constexpr std::array<std::string_view, 14> kPlaces = {
     "HORA_RANK",
     "HORA_SIZE",
     "HORA_LOCAL_RANK",
@@ -29,6 +29,8 @@ constexpr std::array<std::string_view, 12> kPlaces = {
     "HORA_RENDEZVOUS",
     "HORA_ELASTIC",
     "HORA_HOROVOD_COMPAT",
+    "HORA_RUN_KEY",
+    "HORA_RUN_PORT",
     "HORA_RENDEZVOUS_PORT",
 };
 

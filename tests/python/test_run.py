@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -167,3 +169,79 @@ def test_a_job_in_a_job(tmp_path: Path) -> None:
     output, errors = job.communicate(timeout=LIMIT_S)
     assert job.returncode == 0, errors
     assert output.count("[") >= 2
+
+
+APART = """#!/bin/sh
+# Stands for ssh to a host that does not see the caller's temporary folder.
+exec unshare --mount sh -c 'mount -t tmpfs none "$TMPDIR" && exec sh -c "$0"' "$2"
+"""
+
+
+@pytest.fixture
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every host but this one have temporary folders of its own."""
+    probe = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
+    if probe.returncode != 0:
+        pytest.skip("no right to make mount namespaces")
+    reach, private = tmp_path / "reach", tmp_path / "private"
+    reach.write_text(APART)
+    reach.chmod(0o755)
+    private.mkdir()
+    monkeypatch.setenv("HORA_SSH", str(reach))
+    monkeypatch.setenv("TMPDIR", str(private))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
+def place() -> tuple[str, int, bool]:
+    import hora as hvd
+
+    hvd.init()
+    host = os.environ["HOROVOD_HOSTNAME"]
+    return host, hvd.rank(), any(Path(os.environ["TMPDIR"]).iterdir())
+
+
+@pytest.mark.usefixtures("apart")
+def test_hosts_need_not_share_the_temporary_folder() -> None:
+    here, there = hora.run(lambda: place(), hosts="localhost:1,elsewhere:1")
+    assert here == ("localhost", 0, True)
+    assert there == ("elsewhere", 1, False)
+    large = hora.run(lambda: bytes(3_000_000), hosts="elsewhere:2")
+    assert [len(result) for result in large] == [3_000_000] * 2
+
+
+@pytest.mark.usefixtures("apart")
+def test_an_exception_comes_from_another_host() -> None:
+    def fail() -> None:
+        raise KeyError("lost elsewhere")
+
+    with pytest.raises(KeyError, match="lost elsewhere"):
+        hora.run(fail, hosts="elsewhere:1")
+
+
+def test_the_office_answers_nobody_who_does_not_know_the_key(tmp_path: Path) -> None:
+    from hora._run_exchange import Office, Visitor
+
+    (tmp_path / "task").write_bytes(b"a task")
+    office = Office(tmp_path)
+    try:
+        port = int(office.variables["HORA_RUN_PORT"])
+        for noise in (b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(64), bytes(5000)):
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as stranger:
+                stranger.sendall(noise)
+                stranger.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(ConnectionResetError):
+                    assert stranger.recv(1) == b""
+        variables = {**office.variables, "HORA_RENDEZVOUS": "127.0.0.1:1"}
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            visitor = Visitor()
+            assert "HORA_RUN_KEY" not in os.environ
+        assert visitor.task() == b"a task"
+        visitor.give(3, b"a result")
+        assert (tmp_path / "result.3").read_bytes() == b"a result"
+        visitor._key = bytes(32)
+        with pytest.raises(OSError, match="closed"):
+            visitor._ask_once(b"task")
+    finally:
+        office.close()
