@@ -21,8 +21,9 @@ std::string type_name(py::handle value) {
 }
 
 /// `prefix` with the name, or with the next number of those that have none.
-std::string named(std::string prefix, py::handle name, std::uint64_t& unnamed) {
-  if (name.is_none()) return prefix + "noname." + std::to_string(++unnamed);
+std::string named(std::string prefix, py::handle name, const std::string& unnamed_prefix,
+                  std::uint64_t& unnamed) {
+  if (name.is_none()) return prefix + unnamed_prefix + std::to_string(++unnamed);
   if (PyUnicode_Check(name.ptr()) == 0) {
     throw py::type_error("name must be a str or None, not " + type_name(name));
   }
@@ -41,14 +42,19 @@ std::string named(std::string prefix, py::handle name, std::uint64_t& unnamed) {
 std::string Names::full_name(const Request& request, py::handle name) {
   const auto index = static_cast<std::size_t>(request.kind);
   HORA_CHECK(index < kPrefixes.size(), "the package names a collective by its number");
-  return named(std::string(kPrefixes[index]), name, counts_of(request.set).single[index]);
+  return named(std::string(kPrefixes[index]), name, unnamed_prefix(),
+               counts_of(request.set).single[index]);
 }
 
 std::string Names::group_name(const Request& member, py::handle name) {
   const auto index = static_cast<std::size_t>(member.kind);
   HORA_CHECK(index < kPrefixes.size(), "the package names a collective by its number");
-  return named("grouped_" + std::string(kPrefixes[index]), name,
+  return named("grouped_" + std::string(kPrefixes[index]), name, unnamed_prefix(),
                counts_of(member.set).grouped[index]);
+}
+
+std::string Names::unnamed_prefix() const {
+  return joins_ == 0 ? "noname." : "noname.j" + std::to_string(joins_) + ".";
 }
 
 std::string member_name(const std::string& group, std::size_t index, std::size_t count) {

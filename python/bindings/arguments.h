@@ -29,6 +29,13 @@ class Names {
   std::string group_name(const Request& member, pybind11::handle name);
   /// The number names a new set, whose unnamed collectives are counted from 1.
   void begin(SetId set) { of_others_.erase(set); }
+  /// All ranks have joined, after different numbers of unnamed calls: these are counted anew, under
+  /// names that no call before can have.
+  void after_join() {
+    ++joins_;
+    unnamed_ = {};
+    of_others_.clear();
+  }
 
  private:
   struct Counts {
@@ -37,6 +44,10 @@ class Names {
 
   Counts& counts_of(SetId set) { return set == kGlobalSet ? unnamed_ : of_others_[set]; }
 
+  /// The front of an unnamed call's name: "noname.", "noname.j1." after a join.
+  [[nodiscard]] std::string unnamed_prefix() const;
+
+  std::uint64_t joins_ = 0;
   Counts unnamed_;                     // Of set 0.
   std::map<SetId, Counts> of_others_;  // Of the others.
 };

@@ -100,7 +100,9 @@ std::int64_t run_change(RuntimeBinding& runtime, Kind kind, SetId set,
 }
 
 std::int64_t join(RuntimeBinding& self) {
-  return run_change(self, Kind::join, kGlobalSet, {});
+  const std::int64_t last = run_change(self, Kind::join, kGlobalSet, {});
+  self.names().after_join();
+  return last;
 }
 
 std::int64_t add_process_set(RuntimeBinding& self, std::vector<std::int32_t> ranks) {

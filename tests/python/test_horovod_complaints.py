@@ -1,6 +1,6 @@
 """What users of Horovod complain about, one test each, where no other file has it.
 
-names differ between ranks: a report of who waits for what      here
+names differ between ranks: a report of who waits for what      test_stalls
 channels_last, transposed, groups of them                       here, test_torch_groups
 zero_grad(set_to_none), closures, skipped steps, GradScaler     test_optimizer, ..._copies
 broadcast_optimizer_state makes a step, state is lost           test_starting_state
@@ -32,8 +32,6 @@ import pytest
 import torch
 
 import hora.torch as hvd
-
-RunRanks = Callable[..., Any]
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -133,23 +131,3 @@ def check_a_closure_that_makes_the_gradients() -> None:
     assert calls == 1
     assert loss is not None
     assert torch.allclose(before - model.weight.detach(), torch.full((1, 3), mean))
-
-
-def different_names() -> str:
-    hvd.init()
-    with pytest.raises(hvd.HorovodInternalError) as caught:
-        hvd.allreduce(torch.ones(1), name="ab"[hvd.rank()])
-    return str(caught.value)
-
-
-def test_names_that_differ_end_with_a_report_of_both(run_ranks: RunRanks) -> None:
-    job = run_ranks(
-        2,
-        different_names,
-        env={"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"},
-    )
-    for text in job.results("different_names"):
-        assert "1: [allreduce.a]" in text
-        assert "0: [allreduce.b]" in text
-        assert "'allreduce.a' (ALLREDUCE): rank 0 has it, rank 1 does not" in text
-        assert "last submitted 'allreduce.b'" in text

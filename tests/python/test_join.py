@@ -52,6 +52,22 @@ def check_uneven_steps() -> list[int]:
     return lasts
 
 
+def check_unnamed_calls_are_in_step_again_after_a_join() -> list[int]:
+    """Each rank makes another number of unnamed calls before it joins."""
+    hvd.init()
+    lasts = []
+    for first in range(hvd.size()):
+        if hvd.rank() != first:
+            with pytest.raises(hvd.HoraInternalError, match="not supported with Join"):
+                hvd.allgather(np.ones(2))
+        for _ in range((hvd.rank() - first) % hvd.size()):
+            hvd.allreduce(np.ones(3))
+        lasts.append(hvd.join())
+        assert (hvd.allgather(np.ones(2)) == 1).all()
+        assert (hvd.allreduce(np.ones(3)) == 1).all()
+    return lasts
+
+
 def check_all_join_at_once() -> list[int]:
     hvd.init()
     lasts = [hvd.join(), hvd.join(device=0)]
