@@ -48,6 +48,8 @@ class SoleControl final : public Control {
  public:
   explicit SoleControl(World world) : world_(std::move(world)) {}
   [[nodiscard]] const World& world() const override { return world_; }
+  void frozen(WorkerReport) override {}
+  void suspect(Epoch, Rank, const std::string&) override {}
   void report(const std::string&) override {}
   void leave() override {}
   void watch(Rank, Fd) override {}
@@ -63,6 +65,7 @@ class LinkedControl final : public Control {
       : beat_every_(std::chrono::milliseconds(std::max(config.heartbeat_ms, 1u))),
         launched_(placement.source == "horarun"),
         sink_(std::move(sink)),
+        first_world_(meeting.world),
         meeting_(std::move(meeting)),
         wake_(std::move(wake)),
         server_monitor_(std::chrono::milliseconds(config.heartbeat_timeout_ms)),
@@ -81,7 +84,15 @@ class LinkedControl final : public Control {
     thread_.join();
   }
 
-  [[nodiscard]] const World& world() const override { return meeting_.world; }
+  [[nodiscard]] const World& world() const override { return first_world_; }
+
+  void frozen(WorkerReport report) override {
+    post([this, report = std::move(report)] { say(Frozen{report}); });
+  }
+
+  void suspect(Epoch epoch, Rank about, const std::string& text) override {
+    post([this, epoch, about, text] { say(Suspect{epoch, about, text}); });
+  }
 
   void report(const std::string& text) override {
     post([this, text] { say(Report{text}); });
@@ -255,7 +266,27 @@ class LinkedControl final : public Control {
       }
     } else if (std::holds_alternative<Goodbye>(message)) {
       server_said_goodbye_ = true;
+    } else if (const auto* freeze = std::get_if<Freeze>(&message)) {
+      sink_({ControlEvent::Kind::freeze, std::nullopt, freeze->text, freeze->epoch, nullptr});
+    } else if (const auto* install = std::get_if<Install>(&message)) {
+      on_next_world(install->next);
     }
+  }
+
+  /// Ranks have changed: whatever was known by rank is of the past.
+  void on_next_world(const NextWorld& said) {
+    auto next = std::make_shared<NextWorld>(said);
+    const auto& members = next->world.members;
+    const auto me = std::find_if(members.begin(), members.end(), [this](const Member& member) {
+      return member.worker == meeting_.world.me().worker;
+    });
+    if (me == members.end()) return;
+    next->world.self = Rank(static_cast<std::int32_t>(me - members.begin()));
+    meeting_.world = next->world;
+    witnesses_.clear();
+    ended_.clear();
+    lost_.clear();
+    sink_({ControlEvent::Kind::next_world, std::nullopt, next->reason, next->world.epoch, next});
   }
 
   void connection_ended(TimePoint now) {
@@ -288,6 +319,7 @@ class LinkedControl final : public Control {
   const Duration beat_every_;
   const bool launched_;
   const Sink sink_;
+  const World first_world_;
 
   std::mutex mutex_;
   std::vector<std::function<void()>> posted_;  ///< The only shared state.
@@ -359,7 +391,7 @@ Result<std::unique_ptr<Control>> Control::join(const Config& config, const Place
   complete(self, config, placement);
   if (placement.size == 1) {
     return std::make_unique<SoleControl>(
-        World{job_id(placement.job), Epoch(1), Rank(0), {std::move(self)}});
+        World{job_id(placement.job), Epoch(1), Rank(0), {std::move(self)}, 0});
   }
   std::unique_ptr<RendezvousServer> server;
   if (placement.serve) {

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "elastic/world.h"
+#include "elastic/world_change.h"
 #include "runtime/base/config.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/fork.h"
@@ -29,10 +30,15 @@ struct ControlEvent {
     peer_silent,  ///< "has sent no heartbeat for 2.0 s; state T (stopped)"; it may come back.
     peer_back,    ///< It did.
     job_ended,    ///< The launcher ends the job: `text` says why.
+    freeze,       ///< World `epoch` ends: finish nothing more and say how far it is
+                  ///< (Control::frozen). `text` says who is lost, and how.
+    next_world,   ///< `next` is the World from now on.
   };
   Kind kind{};
   std::optional<Rank> peer;
   std::string text;
+  Epoch epoch{};
+  std::shared_ptr<const NextWorld> next{};
 };
 
 /// Where this process stands, from the environment (HORA_*, torchrun's, Slurm's,
@@ -86,7 +92,12 @@ class Control {
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
+  /// The first World.
   [[nodiscard]] virtual const World& world() const = 0;
+  /// Answers a freeze. Any thread.
+  virtual void frozen(WorkerReport report) = 0;
+  /// A member of World `epoch` cannot be reached, and nobody has said that it is dead. Any thread.
+  virtual void suspect(Epoch epoch, Rank about, const std::string& text) = 0;
   /// Tells the launcher (and through it the others) why this worker is about to
   /// fail; its last words.
   virtual void report(const std::string& text) = 0;

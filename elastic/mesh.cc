@@ -61,6 +61,7 @@ struct Pending {
 /// What is known about the way to a lower rank.
 struct Way {
   bool memory_tried = false;
+  TimePoint memory_again{};  ///< The earliest next attempt, where it is repeated.
   std::size_t next_address = 0;
   TimePoint next_try{};
   std::string trouble;  ///< Of the last attempts, for the error.
@@ -108,14 +109,15 @@ class Mesh {
       const Rank peer(static_cast<std::int32_t>(i));
       if (reached_[i]) continue;
       Way& way = ways_[i];
-      if (!way.memory_tried) {
+      if (!way.memory_tried && now >= way.memory_again) {
         way.memory_tried = true;
         if (may_share(world_.members[i])) {
           connect_memory(peer, now);
           continue;
         }
       }
-      if (memory_pending(peer)) continue;  // As long as that may work, nothing else is tried.
+      // As long as that may work, nothing else is tried.
+      if (!way.memory_tried || memory_pending(peer)) continue;
       if (options_.config.transport == "shm") {
         return fail(Error{ErrorKind::unsupported,
                           "HORA_TRANSPORT=shm, but " + world_.describe(world_.self) +
@@ -386,6 +388,12 @@ class Mesh {
       // The next address need not wait.
       Way& way = ways_[index_of(pending.peer)];
       way.next_try = std::min(way.next_try, steady_now() + kRetryPause);
+      // A later World: maybe the other one has not heard of it, and refuses strangers.
+      if (pending.memory && pending.stage == Pending::Stage::proof && world_.epoch > Epoch(1) &&
+          world_.min_size > 0) {
+        way.memory_tried = false;
+        way.memory_again = steady_now() + kRetryPause;
+      }
     }
     pending.over = true;
     pending.socket.reset();

@@ -16,6 +16,10 @@ namespace {
 constexpr std::size_t kMostText = 4096;
 constexpr std::size_t kMostAddresses = 64;
 constexpr std::size_t kMostMembers = 65536;
+constexpr std::size_t kMostLanes = 1024;
+constexpr std::size_t kMostCollectives = 4096;  // In flight on a lane: a window of them.
+constexpr std::size_t kMostAnswers = 65536;
+constexpr std::size_t kMostBlob = std::size_t{8} << 20;
 
 /// Appends fields.
 class Writer {
@@ -32,6 +36,12 @@ class Writer {
     number(length);
     const auto* p = reinterpret_cast<const std::byte*>(value.data());
     bytes.insert(bytes.end(), p, p + length);
+    return true;
+  }
+  bool blob(const std::vector<std::byte>& value) {
+    const auto length = static_cast<std::uint32_t>(std::min(value.size(), kMostBlob));
+    number(length);
+    bytes.insert(bytes.end(), value.begin(), value.begin() + length);
     return true;
   }
   template <class T, class Each>
@@ -66,6 +76,13 @@ class Reader {
     left = left.subspan(length);
     return true;
   }
+  bool blob(std::vector<std::byte>& value) {
+    std::uint32_t length = 0;
+    if (!number(length) || length > kMostBlob || left.size() < length) return false;
+    value.assign(left.begin(), left.begin() + length);
+    left = left.subspan(length);
+    return true;
+  }
   template <class T, class Each>
   bool list(std::vector<T>& values, std::size_t most, const Each& each) {
     std::uint32_t count = 0;
@@ -90,8 +107,8 @@ bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Addres
 
 template <class Io, class T>
 bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Member> {
-  return io.number(m.worker.bytes) && io.number(m.pid) && io.text(m.host_name) &&
-         io.text(m.host_id) &&
+  return io.number(m.worker.bytes) && io.number(m.first_rank) && io.number(m.pid) &&
+         io.text(m.host_name) && io.text(m.host_id) &&
          io.list(m.addresses, kMostAddresses, [](Io& to, auto& a) { return fields(to, a); }) &&
          io.text(m.unix_name) && io.number(m.local_rank) && io.number(m.local_size) &&
          io.number(m.cross_rank) && io.number(m.cross_size) && io.number(m.slot_bytes) &&
@@ -105,9 +122,14 @@ bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Join> 
 }
 
 template <class Io, class T>
+bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, World> {
+  return io.number(m.job) && io.number(m.epoch.value) && io.number(m.min_size) &&
+         io.list(m.members, kMostMembers, [](Io& to, auto& a) { return fields(to, a); });
+}
+
+template <class Io, class T>
 bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Welcome> {
-  return io.number(m.world.job) && io.number(m.world.epoch.value) &&
-         io.list(m.world.members, kMostMembers, [](Io& to, auto& a) { return fields(to, a); });
+  return fields(io, m.world);
 }
 
 /// A kind and a rank that may be absent (-1).
@@ -138,6 +160,70 @@ bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Event>
 template <class Io, class T>
 bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Report> {
   return io.text(m.text);
+}
+
+template <class Io, class T>
+bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Freeze> {
+  return io.number(m.epoch.value) && io.text(m.text);
+}
+
+template <class Io, class T>
+bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Suspect> {
+  return io.number(m.epoch.value) && io.number(m.about.value) && io.text(m.text);
+}
+
+template <class Io, class T>
+bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Positions> {
+  return io.number(m.begin) && io.number(m.end);
+}
+
+template <class Io, class T>
+bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, LaneCollective> {
+  auto ending = static_cast<std::uint8_t>(m.ending);
+  const auto each = [](Io& to, auto& rank) { return to.number(rank); };
+  if (!fields(io, m.at) || !io.number(ending) || ending > static_cast<int>(Ending::shut)) {
+    return false;
+  }
+  if constexpr (std::is_same_v<Io, Reader>) m.ending = static_cast<Ending>(ending);
+  return io.list(m.group, kMostMembers, each) && io.blob(m.response);
+}
+
+template <class Io, class T>
+bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, LaneReport> {
+  return io.number(m.done) && io.number(m.started) && io.number(m.floor) &&
+         io.list(m.collectives, kMostCollectives, [](Io& to, auto& c) { return fields(to, c); });
+}
+
+template <class Io, class T>
+bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, LanePlan> {
+  return io.list(m.done, kMostMembers, [](Io& to, auto& count) { return to.number(count); }) &&
+         io.number(m.next) && io.list(m.collectives, kMostCollectives, [](Io& to, auto& resolved) {
+           return fields(to, resolved.collective) && fields(to, resolved.copy) &&
+                  fields(to, resolved.redo);
+         });
+}
+
+template <class Io, class T>
+bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, KeptAnswer> {
+  return io.number(m.message) && io.blob(m.bytes);
+}
+
+template <class Io, class T>
+bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Frozen> {
+  return io.number(m.report.epoch.value) && io.number(m.report.window) &&
+         io.number(m.report.heard) &&
+         io.list(m.report.lanes, kMostLanes, [](Io& to, auto& lane) { return fields(to, lane); }) &&
+         io.list(m.report.answers, kMostAnswers, [](Io& to, auto& a) { return fields(to, a); });
+}
+
+template <class Io, class T>
+bool fields(Io& io, T& m) requires std::is_same_v<std::remove_const_t<T>, Install> {
+  return fields(io, m.next.world) &&
+         io.list(m.next.old_ranks, kMostMembers,
+                 [](Io& to, auto& rank) { return to.number(rank); }) &&
+         io.list(m.next.lanes, kMostLanes, [](Io& to, auto& lane) { return fields(to, lane); }) &&
+         io.list(m.next.answers, kMostAnswers, [](Io& to, auto& a) { return fields(to, a); }) &&
+         io.text(m.next.reason);
 }
 
 template <class Io, class T>

@@ -1,7 +1,7 @@
 // Messages of a control link: what a worker and the rendezvous say to each other.
 //
-//   worker -> rendezvous   Join, Heartbeat, Report, Leave
-//   rendezvous -> worker   Welcome (the World), Refuse, Heartbeat, Event, Goodbye
+//   worker -> rendezvous   Join, Heartbeat, Report, Leave; Suspect, Frozen
+//   rendezvous -> worker   Welcome (the World), Refuse, Heartbeat, Event, Goodbye; Freeze, Install
 //
 // On the wire: u32 length, u8 kind, fields. Little-endian; text is u16 length and bytes, cut at
 // 4 KiB. Each struct names its fields once, in messages.cc, and reader and writer both walk that
@@ -19,6 +19,7 @@
 
 #include "elastic/control.h"
 #include "elastic/world.h"
+#include "elastic/world_change.h"
 #include "runtime/base/result.h"
 
 namespace hora {
@@ -52,9 +53,32 @@ struct Leave {};
 /// The rendezvous ends in order; nothing follows from it.
 struct Goodbye {};
 
-using Message = std::variant<Join, Welcome, Refuse, Heartbeat, Event, Report, Leave, Goodbye>;
+/// Stop finishing anything, and say how far you are: this World ends.
+struct Freeze {
+  Epoch epoch{};     ///< Of the World that ends.
+  std::string text;  ///< Who is lost, and how.
+};
+/// How far this worker is.
+struct Frozen {
+  WorkerReport report;
+};
+/// The World that follows, and how its members finish what was in flight.
+struct Install {
+  NextWorld next;
+};
+/// This worker cannot reach a member that may be alive.
+struct Suspect {
+  Epoch epoch{};
+  Rank about{};
+  std::string text;
+};
 
+using Message = std::variant<Join, Welcome, Refuse, Heartbeat, Event, Report, Leave, Goodbye,
+                             Freeze, Frozen, Install, Suspect>;
+
+/// From a worker that has no place yet; and from a member, whose report names tensors.
 inline constexpr std::size_t kMaxMessageToServer = 16 << 10;
+inline constexpr std::size_t kMaxMessageOfMember = 16 << 20;
 inline constexpr std::size_t kMaxMessageToWorker = 32 << 20;  // A World of 65,536 members.
 
 /// The message with its length in front.
@@ -67,6 +91,8 @@ class MessageReader {
  public:
   explicit MessageReader(std::size_t max_message) : max_message_(max_message) {}
 
+  /// Longer messages are welcome from now on.
+  void raise_limit(std::size_t max_message) { max_message_ = max_message; }
   void feed(std::span<const std::byte> bytes);
   /// The next whole message, or nothing yet. Error protocol: the stream is lost.
   Result<std::optional<Message>> next();

@@ -7,33 +7,20 @@
 #include <cstdio>
 #include <utility>
 
+#include "elastic/rendezvous_actions.h"
+
 namespace hora {
+
+using rendezvous::Bytes;
+using rendezvous::close;
+using rendezvous::encoded;
+using rendezvous::refuse;
+using rendezvous::send;
+using rendezvous::tell_owner;
 
 namespace {
 
 using Action = RendezvousAction;
-using Bytes = std::shared_ptr<const std::vector<std::byte>>;
-
-Bytes encoded(const Message& message) {
-  return std::make_shared<const std::vector<std::byte>>(encode(message));
-}
-
-void send(ConnectionId to, Bytes bytes, Rendezvous::Actions& out) {
-  out.push_back({Action::Kind::send, to, Rank(-1), "", std::move(bytes)});
-}
-
-void close(ConnectionId connection, Rendezvous::Actions& out) {
-  out.push_back({Action::Kind::close, connection, Rank(-1), "", nullptr});
-}
-
-void refuse(ConnectionId connection, const Error& error, Rendezvous::Actions& out) {
-  send(connection, encoded(Refuse{error}), out);
-  close(connection, out);
-}
-
-void tell_owner(Action::Kind kind, Rank rank, std::string text, Rendezvous::Actions& out) {
-  out.push_back({kind, 0, rank, std::move(text), nullptr});
-}
 
 std::string seconds_text(Duration duration) {
   char text[32];
@@ -81,9 +68,17 @@ Rendezvous::Actions Rendezvous::on_message(ConnectionId from, const Message& mes
     }
   } else if (const auto* report = std::get_if<Report>(&message)) {
     seats_.at(*rank).last_words = report->text;
-    tell_owner(Action::Kind::report, *rank, report->text, out);
+    // The owner knows processes by the ranks that it gave them.
+    tell_owner(Action::Kind::report, Rank(seats_.at(*rank).member.first_rank), report->text, out);
   } else if (std::holds_alternative<Leave>(message)) {
-    on_leave(*rank, out);
+    on_leave(*rank, now, out);
+  } else if (const auto* frozen = std::get_if<Frozen>(&message)) {
+    change(maker_->on_report(*rank, frozen->report, now), *rank, now, out);
+  } else if (const auto* suspect = std::get_if<Suspect>(&message)) {
+    if (suspect->epoch == epoch_) {
+      change(maker_->on_suspect(*rank, suspect->about, suspect->text, now), suspect->about, now,
+             out);
+    }
   } else {
     close(from, out);
   }
@@ -108,9 +103,10 @@ std::optional<Error> Rendezvous::objection(const Join& join) const {
   const Member* holder = nullptr;
   if (const auto found = forming_.find(join.rank); found != forming_.end()) {
     if (found->second.member.worker != join.member.worker) holder = &found->second.member;
-  } else if (const auto seat = seats_.find(join.rank); seat != seats_.end()) {
-    const bool active = seat->second.state == Seat::State::present && !seat->second.lost_at;
-    if (active && !same_process(seat->second.member, join.member)) holder = &seat->second.member;
+  } else if (const auto rank = seat_of_first(join.rank.value)) {
+    const Seat& seat = seats_.at(*rank);
+    const bool active = seat.state == Seat::State::present && !seat.lost_at;
+    if (active && !same_process(seat.member, join.member)) holder = &seat.member;
   }
   if (holder != nullptr) {
     return error(ErrorKind::invalid_argument,
@@ -127,7 +123,8 @@ void Rendezvous::on(ConnectionId from, const Join& join, TimePoint now, Actions&
   if (const auto error = objection(join)) return refuse(from, *error, out);
   exited_.erase(join.rank);
   gone_.erase(join.rank);
-  if (!exited_.empty()) {
+  if (!exited_.empty() &&
+      (rules_.min_size == 0 || rules_.size - static_cast<int>(exited_.size()) < rules_.min_size)) {
     const auto& [rank, text] = *exited_.begin();
     return refuse(
         from,
@@ -136,15 +133,22 @@ void Rendezvous::on(ConnectionId from, const Join& join, TimePoint now, Actions&
         out);
   }
   // A member that comes again has left the World it was in, even if its Leave is still under way.
-  if (const auto seat = seats_.find(join.rank);
-      seat != seats_.end() && seat->second.state == Seat::State::present && !seat->second.lost_at) {
-    on_leave(join.rank, out);
+  if (const auto rank = seat_of_first(join.rank.value);
+      rank && seats_.at(*rank).state == Seat::State::present && !seats_.at(*rank).lost_at) {
+    on_leave(*rank, now, out);
   }
   if (const auto old = forming_.find(join.rank); old != forming_.end()) {
     if (old->second.connection != from) close(old->second.connection, out);
   }
   forming_[join.rank] = {from, join.member, now + std::chrono::milliseconds(join.wait_ms)};
-  if (static_cast<int>(forming_.size()) == rules_.size) form(now, out);
+  if (complete()) form(now, out);
+}
+
+bool Rendezvous::complete() const {
+  const auto here = static_cast<int>(forming_.size());
+  if (here == rules_.size) return true;
+  const auto ended = static_cast<int>(exited_.size());
+  return rules_.min_size > 0 && here >= rules_.min_size && here + ended == rules_.size;
 }
 
 void Rendezvous::form(TimePoint now, Actions& out) {
@@ -154,13 +158,17 @@ void Rendezvous::form(TimePoint now, Actions& out) {
   seated_.clear();
   gone_.clear();
   epoch_.value += 1;
-  World world{rules_.world_job, epoch_, Rank(0), {}};
-  for (const auto& [rank, joiner] : forming_) {
+  World world{rules_.world_job, epoch_, Rank(0), {}, rules_.min_size};
+  for (const auto& [first_rank, joiner] : forming_) {
+    const Rank rank(world.size());
     world.members.push_back(joiner.member);
-    seats_[rank] = {Seat::State::present, joiner.connection, joiner.member, "", std::nullopt};
+    world.members.back().first_rank = first_rank.value;
+    seats_[rank] = {Seat::State::present, joiner.connection, world.members.back(), "", "",
+                    std::nullopt};
     seated_[joiner.connection] = rank;
     monitor_.start(rank, now);
   }
+  maker_ = make_sole_world_maker(world, {rules_.min_size, rules_.report_limit});
   const Bytes welcome = encoded(Welcome{std::move(world)});
   for (const auto& [rank, joiner] : forming_)
     send(joiner.connection, welcome, out);
@@ -168,11 +176,12 @@ void Rendezvous::form(TimePoint now, Actions& out) {
   tell_owner(Action::Kind::formed, Rank(-1), "", out);
 }
 
-void Rendezvous::on_leave(Rank rank, Actions& out) {
+void Rendezvous::on_leave(Rank rank, TimePoint now, Actions& out) {
   Seat& seat = seats_.at(rank);
   if (seat.state != Seat::State::present) return;
   seat.state = Seat::State::left;
   monitor_.stop(rank);
+  change(maker_->on_left(rank, now), rank, now, out);
   check_all_left(out);
 }
 
@@ -191,22 +200,26 @@ Rendezvous::Actions Rendezvous::on_closed(ConnectionId connection, TimePoint now
   if (seat.state != Seat::State::present) return out;
   monitor_.stop(*rank);
   seat.lost_at = now + rules_.evidence_grace;
-  if (rules_.evidence_grace == Duration::zero()) lose(*rank, "its process has ended", out);
+  if (rules_.evidence_grace == Duration::zero()) lose(*rank, "its process has ended", now, out);
   return out;
 }
 
-Rendezvous::Actions Rendezvous::on_exit(Rank rank, const std::string& text, TimePoint) {
+Rendezvous::Actions Rendezvous::on_exit(Rank rank, const std::string& text, TimePoint now) {
   Actions out;
   exited_[rank] = text;
-  const auto seat = seats_.find(rank);
-  const bool seated = seat != seats_.end() && seat->second.state == Seat::State::present;
+  const auto seat = seat_of_first(rank.value);
+  const bool seated = seat && seats_.at(*seat).state == Seat::State::present;
   const auto waiting = forming_.find(rank);
   if (waiting != forming_.end()) {
     close(waiting->second.connection, out);
     forming_.erase(waiting);
   }
-  if (seated) lose(rank, text, out);
-  if (!forming_.empty()) {
+  if (seated) lose(*seat, text, now, out);
+  if (complete()) {
+    form(now, out);
+  } else if (!forming_.empty() &&
+             (rules_.min_size == 0 ||
+              rules_.size - static_cast<int>(exited_.size()) < rules_.min_size)) {
     refuse_all(
         {ErrorKind::peer_lost,
          "rank " + std::to_string(rank.value) + " ended before all had started: " + text, rank},
@@ -215,15 +228,18 @@ Rendezvous::Actions Rendezvous::on_exit(Rank rank, const std::string& text, Time
   return out;
 }
 
-void Rendezvous::lose(Rank rank, const std::string& text, Actions& out) {
+void Rendezvous::lose(Rank rank, const std::string& text, TimePoint now, Actions& out) {
   Seat& seat = seats_.at(rank);
   seat.state = Seat::State::lost;
   seat.lost_at.reset();
   monitor_.stop(rank);
   const std::string how =
       seat.last_words.empty() ? text : text + "; its last words: " + seat.last_words;
-  tell_others(rank, ControlEvent::Kind::peer_lost, how, out);
-  tell_owner(Action::Kind::lost, rank, describe(seat.member, rank) + ": " + how, out);
+  seat.how = how;
+  const std::string who = describe(seat.member, rank) + ": " + how;
+  if (rules_.min_size == 0) tell_others(rank, ControlEvent::Kind::peer_lost, how, out);
+  tell_owner(Action::Kind::lost, rank, who, out);
+  if (rules_.min_size > 0) change(maker_->on_lost(rank, who, now), rank, now, out);
   check_all_left(out);
 }
 
@@ -274,7 +290,12 @@ Rendezvous::Actions Rendezvous::on_tick(TimePoint now) {
     if (seat.lost_at && now >= *seat.lost_at) lost.push_back(rank);
   }
   for (const Rank rank : lost)
-    lose(rank, "its process has ended", out);
+    lose(rank, "its process has ended", now, out);
+  if (maker_) {
+    if (const auto due = maker_->next_deadline(); due && now >= *due) {
+      change(maker_->on_tick(now), Rank(-1), now, out);
+    }
+  }
   if (const auto due = monitor_.next_check(); !due || now < *due) return out;
   for (const auto& [rank, silent_for] : monitor_.check(now)) {
     const Member& member = seats_.at(rank).member;
@@ -328,6 +349,13 @@ std::optional<Rank> Rendezvous::seat_of(ConnectionId connection) const {
   return found->second;
 }
 
+std::optional<Rank> Rendezvous::seat_of_first(std::int32_t first_rank) const {
+  for (const auto& [rank, seat] : seats_) {
+    if (seat.member.first_rank == first_rank) return rank;
+  }
+  return std::nullopt;
+}
+
 std::optional<TimePoint> Rendezvous::next_deadline() const {
   std::optional<TimePoint> next = monitor_.next_check();
   const auto consider = [&next](TimePoint at) { next = next ? std::min(*next, at) : at; };
@@ -335,6 +363,9 @@ std::optional<TimePoint> Rendezvous::next_deadline() const {
     consider(joiner.gives_up);
   for (const auto& [rank, seat] : seats_) {
     if (seat.lost_at) consider(*seat.lost_at);
+  }
+  if (maker_) {
+    if (const auto due = maker_->next_deadline()) consider(*due);
   }
   return next;
 }

@@ -8,6 +8,10 @@
 //                         say how the process ended
 //   an exit announced     peer_lost at once; while the World is forming, Refuse to all who wait
 //
+// With a least size (RendezvousRules::min_size) a loss is no end: members are asked to freeze, and
+// those who say how far they have come are the next World (world_change.h). Ranks change then; what
+// the launcher says of a process it says by the rank with which that was started (first_rank).
+//
 // One World lives while the next one forms: the same processes may shut down and start again
 // any number of times, each round a World with the next epoch. A member that joins again has
 // left its old World.
@@ -28,6 +32,7 @@
 #include "elastic/heartbeat_monitor.h"
 #include "elastic/messages.h"
 #include "elastic/world.h"
+#include "elastic/world_change.h"
 
 namespace hora {
 
@@ -44,6 +49,7 @@ struct RendezvousAction {
     back,      ///< Tell the owner: `rank` is back.
     report,    ///< Tell the owner: last words of `rank`.
     formed,    ///< Tell the owner: a World was made.
+    changed,   ///< Tell the owner: the job goes on in another World; `text` says why.
     all_left,  ///< Tell the owner: the World's last member has left or is lost.
   };
   Kind kind{};
@@ -61,6 +67,10 @@ struct RendezvousRules {
   Duration evidence_grace = 0ms;
   /// More about a silent member, such as "state T (stopped)", or an empty text.
   std::function<std::string(const Member&)> inspect;
+  /// With as many ranks the job goes on when others die; 0: a death ends it.
+  int min_size = 0;
+  /// How long a member may take to say how far it has come.
+  Duration report_limit = 10s;
 };
 
 /// Owner: one thread.
@@ -96,15 +106,22 @@ class Rendezvous {
     ConnectionId connection = 0;
     Member member;
     std::string last_words;
+    std::string how;  ///< It was lost.
     std::optional<TimePoint>
         lost_at;  ///< Its connection has ended; lost then, if nobody knows better.
   };
 
   void on(ConnectionId from, const Join& join, TimePoint now, Actions& out);
-  void on_leave(Rank rank, Actions& out);
+  void on_leave(Rank rank, TimePoint now, Actions& out);
   [[nodiscard]] std::optional<Error> objection(const Join& join) const;
   void form(TimePoint now, Actions& out);
-  void lose(Rank rank, const std::string& text, Actions& out);
+  void lose(Rank rank, const std::string& text, TimePoint now, Actions& out);
+  void change(const WorldMaker::Actions& actions, Rank lost, TimePoint now, Actions& out);
+  void install(const NextWorld& next, TimePoint now, Actions& out);
+  void leave_out(Rank rank, const std::string& text, Actions& out);
+  /// So many ranks that the job can go on without those that have ended are waiting.
+  [[nodiscard]] bool complete() const;
+  [[nodiscard]] std::optional<Rank> seat_of_first(std::int32_t first_rank) const;
   void tell_others(Rank about, ControlEvent::Kind kind, const std::string& text,
                    Actions& out) const;
   void refuse_all(const Error& error, Actions& out);
@@ -116,7 +133,8 @@ class Rendezvous {
   RendezvousRules rules_;
   HeartbeatMonitor monitor_;
   Epoch epoch_{0};
-  std::map<Rank, Joiner> forming_;
+  std::unique_ptr<WorldMaker> maker_;  ///< Of what follows the newest World.
+  std::map<Rank, Joiner> forming_;     ///< By first rank, as `exited_` and `gone_`.
   std::map<Rank, Seat> seats_;
   std::map<ConnectionId, Rank> seated_;
   std::map<Rank, std::string> exited_;  ///< Processes that ended and have not been started again.

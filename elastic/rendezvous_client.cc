@@ -104,10 +104,15 @@ Attempt wait_for_world(Meeting meeting, const Placement& placement, const Member
   auto* welcome = std::get_if<Welcome>(&*message);
   if (welcome == nullptr) return try_again("the rendezvous answered something else than a World");
   meeting.world = std::move(welcome->world);
-  meeting.world.self = rank;
-  if (meeting.world.size() != placement.size || meeting.world.me().worker != self.worker) {
+  // Where some ranks have died for good the others move up: the place follows from the worker.
+  const auto& members = meeting.world.members;
+  const auto me = std::find_if(members.begin(), members.end(), [&self](const Member& member) {
+    return member.worker == self.worker;
+  });
+  if (me == members.end() || meeting.world.size() > placement.size) {
     return try_again("the rendezvous made a World without this rank");
   }
+  meeting.world.self = Rank(static_cast<std::int32_t>(me - members.begin()));
   return {std::move(meeting), std::nullopt, "", false};
 }
 

@@ -83,7 +83,8 @@ class Server final : public RendezvousServer {
         endpoint_(std::move(endpoint)),
         family_(family),
         rendezvous_({options_.size, random_bits(), options_.heartbeat_limit,
-                     options_.evidence_grace, options_.inspect}),
+                     options_.evidence_grace, options_.inspect, options_.min_size,
+                     options_.report_limit}),
         listener_(io_, listener.get()),
         listener_guard_(listener.release()),
         tick_(io_),
@@ -230,6 +231,9 @@ class Server final : public RendezvousServer {
       if (!*message) return true;
       const bool beat = std::holds_alternative<Heartbeat>(**message);
       if (!connection->closing) connection->drop_at.reset();
+      if (std::holds_alternative<Join>(**message)) {
+        connection->reader.raise_limit(kMaxMessageOfMember);
+      }
       perform(rendezvous_.on_message(connection->id, **message, steady_now()), beat);
       if (!is_open(connection) || connection->closing) return false;
     }
@@ -334,6 +338,10 @@ class Server final : public RendezvousServer {
       case RendezvousAction::Kind::formed:
         ++worlds_;
         if (options_.on_formed) options_.on_formed();
+        return;
+      case RendezvousAction::Kind::changed:
+        ++worlds_;
+        if (options_.on_changed) options_.on_changed(action.text);
         return;
       case RendezvousAction::Kind::all_left:
         if (options_.on_all_left) options_.on_all_left();

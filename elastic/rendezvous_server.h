@@ -28,6 +28,9 @@ struct RendezvousServerOptions {
   std::string ip = "127.0.0.1";  ///< else on this numeric address ("::": all, IPv4 and IPv6)
   std::uint16_t port = 0;        ///< and port.
   Duration heartbeat_limit = 2s;
+  /// See RendezvousRules.
+  int min_size = 0;
+  Duration report_limit = 10s;
   /// How long the end of a control connection waits for announce_exit to explain it; 0
   /// where nobody will.
   Duration evidence_grace = 0ms;
@@ -40,6 +43,8 @@ struct RendezvousServerOptions {
   std::function<void(Rank, const std::string& text)> on_back;
   std::function<void(Rank, const std::string& text)> on_report;  ///< The rank's own last words.
   std::function<void()> on_formed;                               ///< A World was made.
+  /// The job goes on without somebody: how many go on, who is lost and how.
+  std::function<void(const std::string& text)> on_changed;
   std::function<void()> on_all_left;  ///< Its last member has left or is lost.
   Log log;
 };

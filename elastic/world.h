@@ -24,6 +24,8 @@ struct Address {
 
 struct Member {
   WorkerId worker{};
+  /// The rank with which it was started. Its rank changes with the World; this number never does.
+  std::int32_t first_rank = 0;
   std::int64_t pid = 0;
   std::string host_name;           ///< For messages only; never resolved.
   std::string host_id;             ///< Members with equal ids try to share memory.
@@ -46,8 +48,12 @@ struct World {
   Epoch epoch{};
   Rank self{};                  ///< Which member this copy belongs to.
   std::vector<Member> members;  ///< In rank order.
+  /// With as many members the job goes on when others die; 0: a death ends it.
+  int min_size = 0;
 
   [[nodiscard]] int size() const { return static_cast<int>(members.size()); }
+  /// The job goes on without one of these members.
+  [[nodiscard]] bool elastic() const { return min_size > 0 && size() > min_size; }
   [[nodiscard]] const Member& me() const { return members[index_of(self)]; }
   /// "rank 2 (pid 17 on node1)".
   [[nodiscard]] std::string describe(Rank rank) const;

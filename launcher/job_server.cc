@@ -46,6 +46,7 @@ Result<std::unique_ptr<RendezvousServer>> start_server(RendezvousServerOptions o
 Result<std::unique_ptr<JobServer>> start_rendezvous(JobServerOptions options) {
   RendezvousServerOptions server_options;
   server_options.size = options.size;
+  server_options.min_size = options.min_size;
   server_options.job = std::move(options.job);
   server_options.secret = std::move(options.secret);
   server_options.heartbeat_limit = options.heartbeat_limit;
@@ -54,6 +55,7 @@ Result<std::unique_ptr<JobServer>> start_rendezvous(JobServerOptions options) {
   server_options.inspect = [here = own_name()](const Member& member) {
     return member.host_name == here ? process_state(member.pid) : std::string();
   };
+  server_options.on_changed = options.on_notice;
   const auto pass_on = [notice = std::move(options.on_notice)](Rank, const std::string& text) {
     notice(text);
   };

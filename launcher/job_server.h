@@ -33,12 +33,13 @@ struct JobServerOptions {
   std::string job;
   std::string secret;
   int size = 1;
+  int min_size = 0;               ///< The job goes on with as many; 0: a death ends it.
   bool all_interfaces = false;    ///< For workers on other hosts; else loopback only.
   Duration heartbeat_limit = 2s;  ///< A worker silent for longer is reported.
   LogLevel log_level = LogLevel::warning;
   // Called on a thread of the server; do not block.
 
-  /// A sentence for the user: who has fallen silent, who is back.
+  /// A sentence for the user: who has fallen silent, who is back, who goes on without whom.
   std::function<void(const std::string& text)> on_notice;
   /// A worker says why it is about to fail.
   std::function<void(Rank rank)> on_last_words;

@@ -3,7 +3,8 @@
 //
 // Exit codes:
 //
-//   the first failed worker's   128 + n if signal n killed it; 0 if none failed
+//   the first failed worker's   128 + n if signal n killed it; 0 if none failed. With --min-np:
+//                               of the one with which too few were left
 //   128 + n                     signal n ended horarun
 //   1                           another host cannot be used; 255: it was lost while workers ran
 //   2                           a mistake on the command line or in a HORA_ variable
@@ -147,6 +148,11 @@ int run_job(const RunOptions& options, const Environment& own, const Inherited& 
   Job job;
   if (auto planned = plan_job(options, job); !planned) {
     return complain(kUsageError, planned.error().message);
+  }
+  job.min_size = options.min_np.value_or(0);
+  if (job.min_size > static_cast<int>(job.slots.size())) {
+    return complain(kUsageError, fmt::format("--min-np {} is more than the {} ranks of the job",
+                                             job.min_size, job.slots.size()));
   }
   Result<Tuning> tuning = read_tuning(options);
   if (!tuning) return complain(kUsageError, tuning.error().message);

@@ -22,9 +22,11 @@ constexpr const char* kUsage =
     "horarun -np N [options] command [arguments]\n\n"
     "Starts N workers of a Hora job on this and other hosts, shows their output line by line "
     "behind\n"
-    "[rank]<stdout>: or [rank]<stderr>:, and ends the whole job when one of them fails. The exit "
-    "code\n"
-    "is that of the first worker that failed (128 + n if signal n killed it), 0 if none did.\n";
+    "[rank]<stdout>: or [rank]<stderr>:, and ends the whole job when one of them fails (but see\n"
+    "--min-np). The exit code is that of the worker whose failure ended the job (128 + n if signal "
+    "n "
+    "killed\n"
+    "it), 0 if none did.\n";
 
 constexpr const char* kCheckBuild =
     "Hora v" HORA_VERSION
@@ -41,14 +43,14 @@ constexpr const char* kCheckBuild =
     "    [X] as torchrun's, Slurm's or Open MPI's workers\n";
 
 // Options of Horovod's elastic jobs, whose hosts come and go. They take a value each.
-constexpr std::array kElastic = {"--min-np,--min-num-proc",   "--max-np,--max-num-proc",
-                                 "--host-discovery-script",   "--slots-per-host",
-                                 "--elastic-timeout",         "--reset-limit",
-                                 "--blacklist-cooldown-range"};
+constexpr std::array kElastic = {"--max-np,--max-num-proc", "--host-discovery-script",
+                                 "--slots-per-host",        "--elastic-timeout",
+                                 "--reset-limit",           "--blacklist-cooldown-range"};
 
 // What CLI11 fills in; turned into RunOptions when it is complete.
 struct Raw {
   std::string num_proc;
+  std::string min_np;
   std::string start_timeout_s;
   std::vector<std::string> assignments;
   std::vector<std::string> tuning;  ///< The values, one per row of tuning_options().
@@ -99,6 +101,9 @@ void add_options(CLI::App& app, Raw& raw) {
   app.set_version_flag("-v,--version", "horarun " HORA_VERSION);
   app.set_help_flag("-h,--help", "print this and exit");
   app.add_option("--num-proc,-n", raw.num_proc, "number of processes; also written -np")
+      ->type_name("N");
+  app.add_option("--min-np,--min-num-proc", raw.min_np,
+                 "go on without ranks that die, as long as N are left; else a death ends the job")
       ->type_name("N");
   CLI::Option* const hosts =
       app.add_option("-H,--hosts", raw.run.hosts, "hosts and slots, such as node1:4,node2:4")
@@ -213,8 +218,9 @@ Result<void> refuse_elastic(const CLI::App& app) {
     const std::string name(names.substr(0, names.find(',')));
     if (app.count(name) == 0) continue;
     return fail(ErrorKind::unsupported,
-                fmt::format("{}: this version of Hora cannot let hosts or workers come and go; "
-                            "leave it out, and name fixed hosts with --hosts or --hostfile",
+                fmt::format("{}: this version of Hora cannot let hosts or workers come; leave it "
+                            "out, and name fixed hosts with --hosts or --hostfile. Workers may go: "
+                            "--min-np",
                             name));
   }
   return {};
@@ -237,6 +243,15 @@ Result<void> read_numbers(const Raw& raw, const CLI::App& app, RunOptions& run) 
       return fail(
           ErrorKind::invalid_argument,
           fmt::format("-np needs a number of processes, such as -np 4, not '{}'", raw.num_proc));
+    }
+  }
+  if (app.count("--min-np") > 0) {
+    run.min_np = number_in<int>(raw.min_np);
+    if (!run.min_np || *run.min_np < 1) {
+      return fail(ErrorKind::invalid_argument,
+                  fmt::format("--min-np needs the number of ranks with which the job goes on, such "
+                              "as --min-np 3, not '{}'",
+                              raw.min_np));
     }
   }
   if (app.count("--start-timeout") > 0) {

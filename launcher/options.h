@@ -23,6 +23,7 @@ namespace hora {
 /// A job to run.
 struct RunOptions {
   std::optional<int> num_proc;
+  std::optional<int> min_np;      ///< The job goes on when ranks die, with as many.
   std::string hosts;              ///< "localhost:4"; empty: this host.
   std::string hostfile;           ///< A path; empty: none. Not together with `hosts`.
   int ssh_port = 0;               ///< 0: ssh's own choice.

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,7 @@ class Supervisor {
   void on_children();
   void on_notices();
   void on_exit(Rank rank, const ExitStatus& status);
+  bool survive(Rank rank, const ExitStatus& status);
   bool read_worker(Worker& worker, Stream stream);
   void read_stdin();
   void flush(Stream stream);
@@ -80,7 +82,9 @@ class Supervisor {
   Workers workers_;
   std::vector<Seat> seats_;  ///< By rank.
   Fleet fleet_;
-  bool hurry_ = false;  ///< Told to end at once: do not wait for readers.
+  std::set<Rank> spoke_;  ///< Said why they fail: in order, so the others fail with them.
+  int lost_ = 0;          ///< Ranks without which the job goes on.
+  bool hurry_ = false;    ///< Told to end at once: do not wait for readers.
   bool loss_said_ = false;
 };
 

@@ -163,7 +163,22 @@ void Supervisor::on_exit(Rank rank, const ExitStatus& status) {
   }
   if (status.success() || termination_.asked()) return;
   output_->say(exit_line(rank, status));
-  termination_.on_failure({rank, status}, steady_now());
+  if (!survive(rank, status)) termination_.on_failure({rank, status}, steady_now());
+}
+
+// True: enough ranks are left, and the job goes on without this one.
+bool Supervisor::survive(Rank rank, const ExitStatus& status) {
+  if (job_.min_size == 0 || spoke_.contains(rank) ||
+      termination_.phase() != Termination::Phase::running) {
+    return false;
+  }
+  const int left = static_cast<int>(seats_.size()) - ++lost_;
+  const bool enough = left >= job_.min_size;
+  output_->say(fmt::format(
+      "horarun: rank {} (pid {}) {}{}; {} of {} ranks are left, {}--min-np {}.", rank.value,
+      seats_[index_of(rank)].pid, status.by_signal || status.lost ? "was " : "", describe(status),
+      left, seats_.size(), enough ? "" : "fewer than ", job_.min_size));
+  return enough;
 }
 
 void Supervisor::on_notices() {
@@ -177,6 +192,7 @@ void Supervisor::on_notices() {
       output_->say(fmt::format("horarun: {}", text));
     } else if (int rank = 0;
                std::from_chars(text.data(), text.data() + text.size(), rank).ec == std::errc{}) {
+      spoke_.insert(Rank(rank));
       termination_.on_last_words(Rank(rank));
     }
   });

@@ -52,6 +52,7 @@ struct Job {
   TerminationTimes times;
   Duration heartbeat_limit = 2s;
   LogLevel log_level = LogLevel::warning;
+  int min_size = 0;  ///< The job goes on when workers die, with as many; 0: a death ends it.
   bool verbose = false;
   bool quiet = false;
 };

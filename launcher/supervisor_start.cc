@@ -121,6 +121,7 @@ Result<void> Supervisor::start_server() {
   options.job = facts_.id;
   options.secret = facts_.secret;
   options.size = static_cast<int>(job_.slots.size());
+  options.min_size = job_.min_size;
   options.all_interfaces = !fleet_.empty();
   options.heartbeat_limit = job_.heartbeat_limit;
   options.log_level = job_.log_level;

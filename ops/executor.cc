@@ -29,6 +29,7 @@ bool Executor::step(std::size_t budget_bytes) {
   // The highest lane is the most urgent. One task of a lower lane at most delays it.
   for (auto it = lanes_.rbegin(); it != lanes_.rend() && !failure_; ++it) {
     LaneState& lane = **it;
+    happened = show(lane) || happened;
     if (lane.runs.empty()) continue;
     happened = start_segments(lane, budget) || happened;
     for (std::uint64_t p = lane.count; p < lane.next_position && budget > 0; ++p) {
@@ -52,7 +53,10 @@ bool Executor::start_segments(LaneState& lane, std::size_t& budget) {
     }
     if (!options_.layout.may_start(lane.next_position, lane.count)) break;
     // Only when the own slots allow it is it worth to look at everybody's counts.
-    if (!options_.layout.may_start(lane.next_position, floor_of(lane))) {
+    const std::uint64_t floor = floor_of(lane);
+    const bool gated =
+        options_.outlives_members && lane.gate > floor && lane.next_position >= lane.gate;
+    if (gated || !options_.layout.may_start(lane.next_position, floor)) {
       lane.window_shut = true;
       break;
     }
@@ -92,6 +96,7 @@ void Executor::start_segment(LaneState& lane, const ResumedRun& resumed) {
       instance.open += task.kind != Primitive::unpack;
   }
   ++lane.next_position;
+  if (is_private(schedule.shape)) lane.gate = resumed.placed.end();
   if (++run.started == run.segments()) ++lane.starting;
 }
 
@@ -228,13 +233,34 @@ bool Executor::retire(LaneState& lane) {
     run.finish_segment(instance.contributors);
     ++segments_finished_;
     advance_count(lane);
-    if (run.finished == run.segments()) {
-      finished_.push_back(instance.run);
-      lane.past.push_back(lane.runs.front().placed);
-      lane.runs.pop_front();
-      --lane.starting;
-      forget_past(lane);
+    if (run.finished == run.segments()) finish_run(lane);
+    happened = true;
+  }
+  return happened;
+}
+
+void Executor::finish_run(LaneState& lane) {
+  PlacedRun placed = std::move(lane.runs.front().placed);
+  lane.runs.pop_front();
+  --lane.starting;
+  if (options_.outlives_members && is_private(placed.run->schedule->shape)) {
+    lane.unshown.push_back(placed);
+    for (Link* link : links_) {
+      if (link != nullptr) link->announce(lane.number);  // Everybody waits for it.
     }
+  } else {
+    finished_.push_back(placed.run);
+  }
+  lane.past.push_back(std::move(placed));
+  forget_past(lane);
+}
+
+/// Private results of which every member has its own.
+bool Executor::show(LaneState& lane) {
+  bool happened = false;
+  while (!lane.unshown.empty() && lane.unshown.front().end() <= floor_of(lane)) {
+    finished_.push_back(std::move(lane.unshown.front().run));
+    lane.unshown.pop_front();
     happened = true;
   }
   return happened;
@@ -290,18 +316,19 @@ std::vector<std::shared_ptr<CollectiveRun>> Executor::take_finished() {
 }
 
 bool Executor::busy() const {
-  return std::any_of(lanes_.begin(), lanes_.end(),
-                     [](const auto& lane) { return !lane->runs.empty(); });
+  return std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) {
+    return !lane->runs.empty() || !lane->unshown.empty();
+  });
 }
 
 std::uint32_t Executor::outstanding(std::uint16_t lane) const {
-  return static_cast<std::uint32_t>(lanes_[lane]->runs.size());
+  return static_cast<std::uint32_t>(lanes_[lane]->runs.size() + lanes_[lane]->unshown.size());
 }
 
 SleepNeed Executor::need() const {
   SleepNeed need{64, false};
   for (const auto& lane : lanes_) {
-    need.counts = need.counts || lane->window_shut;
+    need.counts = need.counts || lane->window_shut || !lane->unshown.empty();
     for (std::uint64_t p = lane->count; p < lane->next_position; ++p) {
       const Instance& instance = lane->at(p);
       const Schedule& schedule = *instance.schedule;

@@ -10,6 +10,9 @@
 //  - A slot is never touched for another position before that.
 //  - Every rank of the World counts every position. A rank outside of a run's group has no tasks
 //    in it and passes it as soon as the window allows, without holding its result.
+//  - A private result (reduce-scatter, all-to-all) can be had from nobody else. Where the World may
+//    lose members it is given to the caller, and the next collective of the lane started, only when
+//    every member has its own.
 //
 // A run may have local work to do *before* it (CollectiveRun::before). It is done when the runs in
 // front have finished here, a budget's worth per step, and the run starts then.
@@ -58,7 +61,8 @@ struct ExecutorOptions {
   Rank self{};
   Epoch epoch{};
   TaskFault fault;
-  std::uint64_t tasks_run = 0;  ///< By the executors before: the fault counts on.
+  bool outlives_members = false;  ///< The World may lose some, and others go on.
+  std::uint64_t tasks_run = 0;    ///< By the executors before: the fault counts on.
 };
 
 class Executor {
@@ -84,7 +88,7 @@ class Executor {
 
   /// No segment of any lane is finished here any more. Any thread.
   void freeze();
-  /// Freezes, and hands over what is left, by lane. Nothing else may be called afterwards.
+  /// Freezes, and hands over what is left, by lane. Only take_finished may be called afterwards.
   std::vector<LaneRemains> take_apart();
   /// The result of a position that this rank holds, for a member that lacks it; null if it does
   /// not. Only of what LaneStart::results brought.
@@ -125,6 +129,8 @@ class Executor {
   void run_encoded(LaneState& lane, Instance& instance, const Task& task);
   static bool take_copy(LaneState& lane, Instance& instance);
   bool retire(LaneState& lane);
+  void finish_run(LaneState& lane);
+  bool show(LaneState& lane);
   void unpack(LaneState& lane, Instance& instance);
   void forget_past(LaneState& lane) const;
   void resume(LaneState& lane, LaneStart start);

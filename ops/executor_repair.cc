@@ -37,6 +37,7 @@ std::vector<LaneRemains> Executor::take_apart() {
   std::vector<LaneRemains> all;
   for (const auto& lane : lanes_) {
     LaneRemains& remains = all.emplace_back();
+    show(*lane);  // Of what all have already heard.
     remains.done = lane->count;
     remains.started = lane->next_position;
     remains.floor = floor_of(*lane);

@@ -54,7 +54,9 @@ struct Executor::LaneState {
   std::uint64_t count;         // Positions below are done here.
   FreezeWord word;             // The same, and whether more may be.
   bool window_shut = false;
-  std::vector<Instance> window;                      // By position mod W.
+  std::deque<PlacedRun> unshown;  // Finished here and private: shown when all have theirs.
+  std::uint64_t gate = 0;         // End of the last private run: no other starts before.
+  std::vector<Instance> window;   // By position mod W.
   std::map<std::uint64_t, SegmentResult> copies;     // Have come; not taken yet.
   std::map<std::uint64_t, SegmentResult> inherited;  // Results of the last World, by position.
 

@@ -7,10 +7,13 @@
 // drives are notified.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -52,6 +55,43 @@ class CompletionImpl final : public Completion {
 
   /// Engine: what a join or a change of process sets gives, before `complete`.
   void set_value(std::int64_t value) { value_ = value; }
+  /// Engine: who contributed, before `complete`.
+  void set_contributions(std::vector<ElementRange> ranges) { contributions_ = std::move(ranges); }
+  [[nodiscard]] const std::vector<ElementRange>& contributions() const override {
+    return contributions_;
+  }
+  /// Engine: the root has another rank in the World that is to run this broadcast.
+  void set_root(std::int32_t root) { submission_.request.root = root; }
+  /// Engine: of an alltoall's rows only those for these places, ascending, are to go anywhere.
+  void keep_rows(const std::vector<std::int32_t>& places) {
+    Request& request = submission_.request;
+    if (places.size() == request.splits.size()) return;
+    const std::uint64_t rows = request.shape.empty() ? 0 : request.shape.front();
+    const std::uint64_t row_bytes = rows == 0 ? 0 : byte_count(request) / rows;
+    Buffer kept = make_buffer(byte_count(request));
+    std::vector<std::int64_t> splits;
+    std::uint64_t from = 0, to = 0;
+    for (std::size_t place = 0; place < request.splits.size(); ++place) {
+      const std::uint64_t bytes = static_cast<std::uint64_t>(request.splits[place]) * row_bytes;
+      if (std::binary_search(places.begin(), places.end(), static_cast<std::int32_t>(place))) {
+        const auto* input = static_cast<const std::byte*>(submission_.input);
+        if (bytes > 0 && input != nullptr) std::memcpy(kept.get() + to, input + from, bytes);
+        splits.push_back(request.splits[place]);
+        to += bytes;
+      }
+      from += bytes;
+    }
+    request.splits = std::move(splits);
+    request.shape.front() =
+        std::accumulate(request.splits.begin(), request.splits.end(), std::int64_t{0});
+    own_input_ = std::move(kept);
+    submission_.input = own_input_.get();
+  }
+  /// Engine: the others of its group are answered already.
+  void leave_group() {
+    submission_.request.group.clear();
+    submission_.request.group_size = 0;
+  }
 
   /// Engine: sets the outcome and wakes whoever sleeps. Once.
   void complete(Result<void> outcome) {
@@ -70,15 +110,17 @@ class CompletionImpl final : public Completion {
   }
 
  private:
-  const Submission submission_;
+  Submission submission_;
   std::mutex mutex_;
   std::condition_variable done_changed_;
   std::atomic<bool> done_{false};
   Result<void> outcome_;
   Buffer output_{nullptr, [](std::byte*) {}};
+  Buffer own_input_{nullptr, [](std::byte*) {}};  // Instead of the caller's.
   std::vector<std::int64_t> shape_;
   std::vector<std::int64_t> first_dims_;
   std::int64_t value_ = 0;
+  std::vector<ElementRange> contributions_;
 };
 
 }  // namespace hora

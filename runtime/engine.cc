@@ -14,6 +14,8 @@ namespace {
 /// Bytes that one step touches before it looks at the inbox again: about 30 us of work.
 constexpr std::size_t kStepBudgetBytes = 256 << 10;
 
+}  // namespace
+
 NegotiationOptions negotiation_options(const Config& config, int size) {
   NegotiationOptions options;
   options.size = size;
@@ -31,17 +33,23 @@ NegotiationOptions negotiation_options(const Config& config, int size) {
   return options;
 }
 
-}  // namespace
+std::shared_ptr<const World> Engine::world() const {
+  const std::lock_guard lock(mail_mutex_);
+  return world_;
+}
 
 Engine::Engine(const Config& config, Session& session, Arena& arena, const Log& log,
-               Timeline& timeline)
+               Timeline& timeline, Succession* succession)
     : config_(config),
       session_(session),
       log_(log),
       timeline_(timeline),
       sets_(session.world.size(), config.process_sets),
-      negotiator_(session.world.self, negotiation_options(config, session.world.size())),
-      arena_(arena) {
+      negotiator_(std::in_place, session.world.self,
+                  negotiation_options(config, session.world.size())),
+      arena_(arena),
+      succession_(succession),
+      world_(std::make_shared<const World>(session.world)) {
   if (is_root()) {
     coordinator_ = std::make_unique<Coordinator>(negotiation_options(config, session.world.size()));
   }
@@ -159,6 +167,8 @@ bool Engine::step(TimePoint now) {
   bool happened = false;
   if (mail_.load(std::memory_order_acquire)) happened = take_mail(now);
   if (stopped_) return happened;
+  if (phase_ == Phase::building) happened = go_on_building(now) || happened;
+  if (phase_ != Phase::running || stopped_) return happened;
 
   for (const auto& transport : session_.transports)
     happened = transport->progress() || happened;
@@ -191,27 +201,31 @@ bool Engine::take_mail(TimePoint now) {
     }
     const Request& request = call->request();
     begin_span(request, negotiate_phase(request));
-    negotiator_.submit(request);
+    if (phase_ == Phase::running) negotiator_->submit(request);
     table_.emplace(key_of(request), std::move(call));
   }
-  if (mail.flush) negotiator_.flush();
+  if (mail.flush) {
+    flush_wanted_ = true;  // Also of the next World, if this one ends.
+    if (phase_ == Phase::running) negotiator_->flush();
+  }
   if (mail.shutdown && !ending_) {
     if (stopped_) {
       const std::lock_guard lock(mail_mutex_);
       shutdown_done_->complete({});
     } else {
-      negotiator_.shutdown(*mail.shutdown);
+      shutdown_words_ = std::move(mail.shutdown);
+      if (phase_ == Phase::running) negotiator_->shutdown(*shutdown_words_);
     }
   }
   // What peers said before they died comes before the news of their death.
-  if (!mail.events.empty() && !stopped_) move_control(now);
+  if (!mail.events.empty() && !stopped_ && phase_ == Phase::running) move_control(now);
   for (const ControlEvent& event : mail.events)
     on_event(event, now);
   mail.clear();
   return true;
 }
 
-void Engine::on_event(const ControlEvent& event, TimePoint) {
+void Engine::on_event(const ControlEvent& event, TimePoint now) {
   if (stopped_) return;
   const std::string who =
       event.peer ? session_.world.describe(*event.peer) : std::string("the job");
@@ -220,11 +234,18 @@ void Engine::on_event(const ControlEvent& event, TimePoint) {
       log_.warning(who + ": " + event.text);
       if (coordinator_ && event.peer) coordinator_->on_evidence(*event.peer, event.text);
       if (!config_.heartbeat_abort) return;
+      if (elastic() && event.peer) {
+        return succession_->suspect(session_.world.epoch, *event.peer, event.text);
+      }
       break;
     case ControlEvent::Kind::peer_back:
       log_.warning(who + ": " + event.text);
       if (coordinator_ && event.peer) coordinator_->on_evidence(*event.peer, "");
       return;
+    case ControlEvent::Kind::freeze:
+      return freeze(event);
+    case ControlEvent::Kind::next_world:
+      return adopt(event, now);
     case ControlEvent::Kind::peer_lost:
     case ControlEvent::Kind::job_ended:
       break;
@@ -277,26 +298,37 @@ void Engine::begin(const Topology& topology) {
   options.area_offset = session_.area_offset;
   options.views_only = topology.is_one_host();
   options.self = session_.world.self;
+  options.epoch = session_.world.epoch;
+  options.tasks_run = tasks_run_;
+  options.outlives_members = session_.world.min_size > 0;
   options.fault = {fault_point(config_.fault, "kill-before-task"),
                    fault_point(config_.fault, "kill-after-task")};
   std::vector<Link*> links;
+  std::vector<std::int32_t> members;
   for (const auto& link : session_.links)
     links.push_back(link.get());
-  executor_ = std::make_unique<Executor>(arena_, std::move(links), options);
+  for (const Member& member : session_.world.members)
+    members.push_back(member.first_rank);
+  members_ = std::make_shared<const std::vector<std::int32_t>>(std::move(members));
 
   auto selection = Selection::make(config_, session_.world.self.value,
                                    {topology, session_.layout.slot_bytes, session_.layout.tags});
   if (!selection) return stop(selection.error());
-  selection_.emplace(std::move(*selection));
+  selection_ = std::make_shared<Selection>(std::move(*selection));
+  std::vector<LaneStart> starts(session_.layout.lanes);
+  if (next_) starts = lane_starts();
+  if (stopped_) return;
+  executor_ = std::make_unique<Executor>(arena_, std::move(links), options, std::move(starts));
   agreed_ = true;
+  if (next_) send_copies();
 }
 
 bool Engine::move_control(TimePoint now) {
   bool happened = false;
   for (std::size_t rank = 0; rank < session_.links.size() && !stopped_; ++rank) {
     Link* link = session_.links[rank].get();
-    // Negotiation runs between the root and everybody else.
-    if (link == nullptr || (!is_root() && rank != 0)) continue;
+    // Negotiation runs between the root and everybody else; copies come from anybody.
+    if (link == nullptr || (!is_root() && rank != 0 && !next_)) continue;
     while (!stopped_ && link->take_control(control_scratch_)) {
       happened = true;
       bytes_in_.fetch_add(control_scratch_.size(), std::memory_order_relaxed);
@@ -305,7 +337,7 @@ bool Engine::move_control(TimePoint now) {
   }
   if (!agreed_ || stopped_) return happened;
 
-  while (const auto message = negotiator_.take_message()) {
+  while (const auto message = negotiator_->take_message()) {
     send_to_root(*message, now);
     happened = true;
   }
@@ -324,6 +356,11 @@ bool Engine::move_control(TimePoint now) {
 }
 
 void Engine::on_control(Rank from, std::span<const std::byte> message, TimePoint now) {
+  if (next_ && on_copy(message)) return;
+  if (!is_root() && from != Rank(0)) {
+    return stop(Error{ErrorKind::protocol,
+                      session_.world.describe(from) + " sent what only rank 0 may send", from});
+  }
   if (!agreed_) {
     if (!agree(from, message)) {
       stop(Error{ErrorKind::protocol,
@@ -363,7 +400,7 @@ void Engine::send_to_all(std::span<const std::byte> message) {
 }
 
 void Engine::on_root_message(std::span<const std::byte> message, TimePoint now) {
-  auto decoded = negotiator_.on_root_message(message);
+  auto decoded = negotiator_->on_root_message(message);
   if (!decoded) {
     stop(Error{decoded.error().kind, "rank 0 sent a malformed message: " + decoded.error().message,
                Rank(0)});
@@ -371,6 +408,8 @@ void Engine::on_root_message(std::span<const std::byte> message, TimePoint now) 
   }
   if (!decoded->responses.empty()) timeline_.cycle();
   if (!decoded->notice.empty()) log_.warning(decoded->notice);
+  ++heard_;
+  if (session_.world.min_size > 0) keep_answers(*decoded);
   for (const Response& response : decoded->responses) {
     if (stopped_) return;
     start_response(response);
@@ -385,13 +424,15 @@ void Engine::on_root_message(std::span<const std::byte> message, TimePoint now) 
 
 bool Engine::busy() const {
   if (stopped_) return false;
-  return !table_.empty() || !active_.empty() || has_mail() || suspicion_.has_value() ||
-         ending_.has_value() || !agreed_;
+  return phase_ != Phase::running || !table_.empty() || !active_.empty() || has_mail() ||
+         suspicion_.has_value() || ending_.has_value() || !agreed_;
 }
 
 std::optional<TimePoint> Engine::next_deadline() const {
   if (stopped_) return std::nullopt;
   std::optional<TimePoint> next;
+  if (phase_ == Phase::building) return build_again_;
+  if (phase_ == Phase::frozen) return std::nullopt;
   if (suspicion_) next = suspicion_until_;
   if (ending_ && (!next || ending_until_ < *next)) next = ending_until_;
   if (coordinator_) {

@@ -19,11 +19,16 @@
 // An orderly end (a rank's shutdown) comes in the stream of responses, so all ranks have been given
 // the same ones before it: these are finished, everything else fails.
 //
+// In an elastic World a death is no end (engine_repair.cc): the engine freezes, says how far it is,
+// and goes on in the next World with the same calls, some of them half done.
+//
 // Owner: the progress token, `post_*` excepted.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -40,6 +45,7 @@
 #include "ops/executor.h"
 #include "runtime/base/log.h"
 #include "runtime/completion.h"
+#include "runtime/kept_response.h"
 #include "runtime/negotiation.h"
 #include "runtime/process_set.h"
 #include "runtime/run_layout.h"
@@ -52,10 +58,33 @@ namespace hora {
 
 /// How long the end of a connection waits for the launcher's account of the peer's death.
 inline constexpr Duration kEvidenceGrace = 300ms;
+/// How long whoever makes Worlds may take to answer a suspicion.
+inline constexpr Duration kSuspicionPatience = 30s;
+
+NegotiationOptions negotiation_options(const Config& config, int size);
+
+/// What an engine needs to go on in another World; without it a death ends the job. Its functions
+/// are called by the holder of the progress token and do not block.
+class Succession {
+ public:
+  Succession() = default;
+  Succession(const Succession&) = delete;
+  Succession& operator=(const Succession&) = delete;
+  virtual ~Succession() = default;
+
+  /// To whoever makes Worlds: see Control.
+  virtual void frozen(WorkerReport report) = 0;
+  virtual void suspect(Epoch epoch, Rank about, const std::string& text) = 0;
+  /// Begins to build the session of a World; one that is being built is given up.
+  virtual void start_session(const World& world) = 0;
+  /// Goes on with it. Null: it takes longer.
+  virtual Result<std::unique_ptr<Session>> try_session() = 0;
+};
 
 class Engine {
  public:
-  Engine(const Config& config, Session& session, Arena& arena, const Log& log, Timeline& timeline);
+  Engine(const Config& config, Session& session, Arena& arena, const Log& log, Timeline& timeline,
+         Succession* succession = nullptr);
   ~Engine();
 
   // Any thread.
@@ -81,6 +110,8 @@ class Engine {
   [[nodiscard]] bool has_mail() const { return mail_.load(std::memory_order_seq_cst); }
   /// The process sets that there are, as far as this rank has heard.
   [[nodiscard]] std::vector<SharedSet> process_sets() const;
+  /// The newest World.
+  [[nodiscard]] std::shared_ptr<const World> world() const;
 
   // The progress token's holder.
 
@@ -125,6 +156,8 @@ class Engine {
     SharedSet set;
     Calls calls;
   };
+  /// Between Worlds: frozen until there is a next one, then its session is built.
+  enum class Phase { running, frozen, building };
 
   Result<void> post_calls(std::span<const Call> calls);
   /// Of a name: a call that is not answered, a refusal that is not, or nobody.
@@ -155,7 +188,9 @@ class Engine {
   void start_run(const Response& response, Calls calls);
   void start_adasum(const Response& response, Calls calls);
   void lack_memory(std::uint64_t bytes, const Response& response, CompletionImpl* call);
+  bool lay_out_run(CollectiveRun& run, const Response& response, const Calls& calls);
   void add_pieces(CollectiveRun& run, const Response& response, const Calls& calls);
+  void set_contributions(const CollectiveRun& run, const ActiveRun& active) const;
   bool give_output(CollectiveRun& run, const Response& response, OwnOutput own,
                    CompletionImpl& call);
   std::shared_ptr<const Codec> codec_for(const std::string& words);
@@ -165,10 +200,34 @@ class Engine {
   void enqueue(const Response& response, const Selection::Choice& choice,
                std::unique_ptr<CollectiveRun> run, Calls calls);
   void finish_runs();
+  void finish_run(const CollectiveRun& run);
   void finish_call(CompletionImpl& call, Result<void> outcome);
   [[nodiscard]] static std::string span_name(const Request& request);
   void begin_span(const Request& request, std::string_view phase);
   void end_span(const Request& request);
+  // engine_repair.cc
+  [[nodiscard]] bool elastic() const { return succession_ != nullptr && session_.world.elastic(); }
+  void keep_answers(const WorkerNegotiator::Decoded& decoded);
+  void keep_response(CollectiveRun& run, const Response& response) const;
+  void freeze(const ControlEvent& event);
+  [[nodiscard]] WorkerReport make_report() const;
+  [[nodiscard]] LaneReport report_of(const LaneRemains& remains) const;
+  void adopt(const ControlEvent& event, TimePoint now);
+  void adopt_calls();
+  void adopt_lane(std::size_t lane);
+  void fail_lost_parts(const Resolved& resolved, LaneRemains& remains);
+  void give_back(const PlacedRun& placed);
+  bool make_missing(const Resolved& resolved, LaneRemains& remains);
+  void apply_answers(TimePoint now);
+  void drop_session();
+  bool go_on_building(TimePoint now);
+  void split_groups();
+  void install(std::unique_ptr<Session> session);
+  std::vector<LaneStart> lane_starts();
+  bool renew(CollectiveRun& run);
+  void send_copies();
+  bool on_copy(std::span<const std::byte> message);
+
   void watch_links(TimePoint now);
   void end(const Error& error);
   void stop(Error error);
@@ -197,14 +256,14 @@ class Engine {
 
   Mail taken_;  // What the step took out of the inbox; kept for its memory.
   std::unordered_map<TensorKey, Call, TensorKeyHash> table_;  // Not answered yet.
-  WorkerNegotiator negotiator_;
+  std::optional<WorkerNegotiator> negotiator_;
   std::unique_ptr<Coordinator> coordinator_;  // On the root.
   Arena& arena_;
   std::unordered_map<std::string, std::shared_ptr<const Codec>> codecs_;  // By their words.
   std::unique_ptr<SegmentObserver> segment_spans_;  // Made with the first codec.
   ResidualStore residuals_;  // Outlives the executor, which has shadows of it.
   std::unique_ptr<Executor> executor_;
-  std::optional<Selection> selection_;
+  std::shared_ptr<Selection> selection_;
   std::unordered_map<std::uint64_t, ActiveRun> active_;  // By CollectiveRun::ticket.
   std::uint64_t next_ticket_ = kNoTicket + 1;
   std::vector<std::byte> control_scratch_;
@@ -217,6 +276,23 @@ class Engine {
   std::optional<Error> ending_;     // The job ends in order: what was answered is finished first,
   TimePoint ending_until_{};        // but not for longer than this.
   std::optional<Error> stopped_;
+
+  Succession* succession_;
+  std::shared_ptr<const World> world_;  // Guarded by mail_mutex_.
+  Phase phase_ = Phase::running;
+  std::shared_ptr<const NextWorld> next_;  // The World that there is, if not the first.
+  std::vector<LaneRemains> remains_;       // By lane, between Worlds.
+  Contributors members_;                   // First ranks of the World.
+  std::uint64_t heard_ = 0;                // Messages of the root in this World.
+  std::deque<KeptAnswer> answers_;
+  std::optional<std::string> shutdown_words_;
+  bool flush_wanted_ = false;
+  std::uint64_t tasks_run_ = 0, segments_before_ = 0,
+                payload_before_ = 0;  // By executors before this one.
+  TimePoint build_again_{};
+  bool suspected_ = false;  // Whoever makes Worlds has been told of `suspicion_`.
+  std::vector<std::vector<std::byte>> early_copies_;
+  std::map<std::pair<std::uint16_t, std::uint64_t>, SegmentResult> partial_copies_;
 
   std::atomic<std::uint64_t> collectives_{0}, tensors_{0}, bytes_out_{0}, bytes_in_{0}, sleeps_{0};
   std::atomic<std::uint64_t> segments_{0}, payload_bytes_{0};

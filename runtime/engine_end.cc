@@ -12,9 +12,9 @@
 namespace hora {
 
 void Engine::watch_links(TimePoint now) {
-  if (stopped_) return;
+  if (stopped_ || phase_ != Phase::running) return;
   if (executor_ && executor_->failure()) return stop(*executor_->failure());
-  if (ending_ && (drained() || now >= ending_until_)) return stop(*ending_);
+  if (ending_ && executor_ && (drained() || now >= ending_until_)) return stop(*ending_);
   // In an orderly end members leave one by one, as soon as they have finished what was answered.
   const auto harmless = [this](const Error& error) {
     return ending_ && error.kind == ErrorKind::shutdown;
@@ -29,6 +29,12 @@ void Engine::watch_links(TimePoint now) {
     }
   }
   if (!suspicion_ || now < suspicion_until_) return;
+  if (elastic() && suspicion_->peer && !suspected_ && suspicion_->kind != ErrorKind::protocol) {
+    // Nobody has said that it is dead: maybe only the connection is.
+    suspected_ = true;
+    suspicion_until_ = now + kSuspicionPatience;
+    return succession_->suspect(session_.world.epoch, *suspicion_->peer, suspicion_->message);
+  }
   Error error = *suspicion_;
   error.message = "Hora lost " +
                   (error.peer ? session_.world.describe(*error.peer) : std::string("a rank")) +

@@ -3,6 +3,7 @@
 // A response names tensors that are ready everywhere. Their calls leave the tensor table, their
 // bytes become pieces or extents of one run (run_layout.h), and the run goes to its lane of the
 // executor. The memory of results whose size only the response tells is made here.
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -59,27 +60,12 @@ bool Engine::take_calls(const Response& response, Calls& calls) {
 }
 
 void Engine::start_run(const Response& response, Calls calls) {
-  const int size = response.set->size();
   const bool is_adasum = response.kind == Kind::allreduce && response.op == ReduceOp::adasum;
-  if (is_adasum && size > 1 && byte_count(*response.tensors.front().request) > 0) {
+  if (is_adasum && response.set->size() > 1 && byte_count(*response.tensors.front().request) > 0) {
     return start_adasum(response, std::move(calls));
   }
   auto run = std::make_unique<CollectiveRun>();
-  run->dtype = response.dtype;
-  run->op = is_adasum ? ReduceOp::sum : response.op;  // Of one rank, or of nothing.
-  if (response.set->id != kGlobalSet) run->group = response.set->ranks;
-  if (reduces(response.kind)) {
-    run->prescale = response.prescale;
-    run->finish.postscale = response.postscale;
-    if (response.op == ReduceOp::average) run->finish.divisor = size;
-  }
-  if (has_extents(response.kind)) {
-    const int me = response.set->index_of(session_.world.self);
-    OwnOutput own = lay_out_extents(response, me, size, *run);
-    if (me >= 0 && !give_output(*run, response, std::move(own), *calls.front())) return;
-  } else {
-    add_pieces(*run, response, calls);
-  }
+  if (!lay_out_run(*run, response, calls)) return;
   const std::uint64_t bytes = response.kind == Kind::reducescatter
                                   ? byte_count(*response.tensors.front().request)
                                   : run->total_bytes;
@@ -93,12 +79,36 @@ void Engine::enqueue(const Response& response, const Selection::Choice& choice,
   run->schedule = choice.schedule;
   run->segment_bytes = choice.segment_bytes;
   run->ticket = next_ticket_++;
+  run->contributors = members_;
   const bool is_adasum = response.kind == Kind::allreduce && response.op == ReduceOp::adasum;
   for (const Call& call : calls) {
     if (call) begin_span(call->request(), is_adasum ? kAdasumPhase : to_string(response.kind));
   }
+  if (session_.world.min_size > 0) keep_response(*run, response);
   active_.emplace(run->ticket, ActiveRun{response.kind, response.set, std::move(calls)});
   executor_->enqueue(response.lane, std::move(run));
+}
+
+/// Everything of a run but its template and its ticket. False: there is no memory, and the engine
+/// has stopped.
+bool Engine::lay_out_run(CollectiveRun& run, const Response& response, const Calls& calls) {
+  run.dtype = response.dtype;
+  const bool is_adasum = response.kind == Kind::allreduce && response.op == ReduceOp::adasum;
+  run.op = is_adasum ? ReduceOp::sum : response.op;  // Of one rank, or of nothing.
+  if (response.set->id != kGlobalSet) run.group = response.set->ranks;
+  const int size = response.set->size();
+  if (reduces(response.kind)) {
+    run.prescale = response.prescale;
+    run.finish.postscale = response.postscale;
+    if (response.op == ReduceOp::average) run.finish.divisor = size;
+  }
+  if (has_extents(response.kind)) {
+    const int me = response.set->index_of(session_.world.self);
+    OwnOutput own = lay_out_extents(response, me, size, run);
+    return me < 0 || give_output(run, response, std::move(own), *calls.front());
+  }
+  add_pieces(run, response, calls);
+  return true;
 }
 
 /// Three runs, one behind the other (ops/adasum.h). The calls are done with the last.
@@ -172,20 +182,52 @@ void Engine::lack_memory(std::uint64_t bytes, const Response& response, Completi
 
 void Engine::finish_runs() {
   for (const auto& run : executor_->take_finished()) {
-    if (run->ticket == kNoTicket) continue;  // A part of another one.
-    auto found = active_.find(run->ticket);
-    HORA_CHECK(found != active_.end(), "a finished run was started here");
-    ActiveRun active = std::move(found->second);
-    active_.erase(found);
-    for (const Call& call : active.calls) {
-      if (!call) continue;
-      const Request& request = call->request();
-      if (timeline_.on()) timeline_.end(span_name(request), request.dtype, request.shape);
-      finish_call(*call, {});
-    }
+    if (run->ticket != kNoTicket) finish_run(*run);  // Else: a part of another one.
   }
-  segments_.store(executor_->segments_finished(), std::memory_order_relaxed);
-  payload_bytes_.store(executor_->payload_bytes_sent(), std::memory_order_relaxed);
+  segments_.store(segments_before_ + executor_->segments_finished(), std::memory_order_relaxed);
+  payload_bytes_.store(payload_before_ + executor_->payload_bytes_sent(),
+                       std::memory_order_relaxed);
+}
+
+void Engine::finish_run(const CollectiveRun& run) {
+  const auto found = active_.find(run.ticket);
+  if (found == active_.end()) {
+    HORA_CHECK(session_.world.min_size > 0, "a finished run was started here");
+    return;  // Its calls are complete already.
+  }
+  ActiveRun active = std::move(found->second);
+  active_.erase(found);
+  if (session_.world.min_size > 0) set_contributions(run, active);
+  for (const Call& call : active.calls) {
+    if (!call) continue;
+    const Request& request = call->request();
+    if (timeline_.on()) timeline_.end(span_name(request), request.dtype, request.shape);
+    finish_call(*call, {});
+  }
+}
+
+/// Cuts the ranges of segments at the tensors' ends.
+void Engine::set_contributions(const CollectiveRun& run, const ActiveRun& active) const {
+  std::size_t piece = 0;
+  for (const Call& call : active.calls) {
+    std::vector<ElementRange> ranges;
+    const std::uint64_t bytes = has_extents(active.kind) ? 0 : byte_count(call->request());
+    if (run.contributed.size() == 1 || bytes == 0 || active.kind == Kind::barrier) {
+      ranges.push_back({~std::uint64_t{0}, run.contributed.back().contributors});
+    } else {
+      const Piece& at = run.pieces[piece];
+      for (const Contribution& range : run.contributed) {
+        const std::uint64_t end = range.end_segment * run.segment_bytes;
+        if (end <= at.start) continue;
+        const bool is_last = end - at.start >= at.bytes;
+        ranges.push_back({is_last ? ~std::uint64_t{0} : (end - at.start) / size_of(run.dtype),
+                          range.contributors});
+        if (is_last) break;
+      }
+    }
+    piece += bytes > 0 && active.kind != Kind::barrier ? 1 : 0;
+    call->set_contributions(std::move(ranges));
+  }
 }
 
 void Engine::finish_call(CompletionImpl& call, Result<void> outcome) {

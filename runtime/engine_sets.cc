@@ -20,6 +20,25 @@ Result<void> Engine::admit(const Request& request) const {
                     "submits nothing (tensor '" +
                     name_text(request.name) + "')");
   }
+  if (world_->min_size > 0 && !is_collective(request.kind)) {
+    return fail(
+        ErrorKind::unsupported,
+        title_of(request.kind) +
+            ": a job that goes on without lost ranks (horarun --min-np) has no joins and no "
+            "process sets but the one of all ranks; leave --min-np out to use them");
+  }
+  if (world_->min_size > 0 && request.kind == Kind::allreduce && request.op == ReduceOp::adasum) {
+    return fail(ErrorKind::unsupported,
+                "a job that goes on without lost ranks (horarun --min-np) has no Adasum; leave out "
+                "--min-np, or use Average for " +
+                    tensor_text(request.name, request.set));
+  }
+  if (world_->min_size > 0 && !request.codec.empty()) {
+    return fail(ErrorKind::unsupported,
+                "a job that goes on without lost ranks (horarun --min-np) does not compress; leave "
+                "out --min-np, or the codec " +
+                    request.codec + " of " + tensor_text(request.name, request.set));
+  }
   if (request.kind == Kind::join || request.kind == Kind::add_set) return {};
   const SharedSet& set = sets_.find(request.set);
   if (!set || leaving_.contains(request.set)) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "elastic/session.h"
+#include "elastic/session_renewal.h"
 #include "runtime/base/arena.h"
 #include "runtime/base/check.h"
 #include "runtime/base/wait_point.h"
@@ -97,7 +98,7 @@ Result<LaneLayout> agree_layout(const World& world) {
   return layout;
 }
 
-class RuntimeImpl final : public Runtime {
+class RuntimeImpl final : public Runtime, private Succession {
  public:
   RuntimeImpl(const Config& config, const Placement& placement)
       : config_(config),
@@ -109,6 +110,7 @@ class RuntimeImpl final : public Runtime {
     progress_.reset();
     control_.reset();  // Its thread posts to the engine.
     engine_.reset();
+    renewal_.reset();
     session_.reset();
   }
 
@@ -138,7 +140,7 @@ class RuntimeImpl final : public Runtime {
     return {};
   }
 
-  [[nodiscard]] const World& world() const override { return session_->world; }
+  [[nodiscard]] std::shared_ptr<const World> world() const override { return engine_->world(); }
   [[nodiscard]] const Placement& placement() const override { return placement_; }
 
   Result<Handle> submit(Submission submission) override {
@@ -264,6 +266,12 @@ class RuntimeImpl final : public Runtime {
     auto layout = agree_layout(world);
     if (!layout) return fail(layout.error());
     HORA_TRY(check_sets(config_, world.size()));
+    if (world.min_size > 0 && !config_.process_sets.empty()) {
+      return fail(
+          ErrorKind::unsupported,
+          "a job that goes on without lost ranks (horarun --min-np) has no process sets but "
+          "the one of all ranks; leave --min-np out to use them");
+    }
     const auto given_up = [&] {
       return interrupted && interrupted() ? stopped_by_caller() : lost_early();
     };
@@ -288,7 +296,15 @@ class RuntimeImpl final : public Runtime {
       }
       timeline_ = std::move(*timeline);
     }
-    engine_ = std::make_unique<Engine>(config_, *session_, *arena_, log_, timeline_);
+    Succession* succession = nullptr;
+    if (world.min_size > 0) {
+      renewal_ = std::make_unique<SessionRenewal>(
+          RenewalOptions{config_, placement_, *arena_, *wait_point_, session_->layout,
+                         session_->area_offset},
+          std::move(listeners));
+      succession = this;
+    }
+    engine_ = std::make_unique<Engine>(config_, *session_, *arena_, log_, timeline_, succession);
     {
       const std::lock_guard lock(early_mutex_);
       for (ControlEvent& event : early_events_)
@@ -298,7 +314,8 @@ class RuntimeImpl final : public Runtime {
     }
     for (std::size_t rank = 0; rank < session_->witnesses.size(); ++rank) {
       Fd& witness = session_->witnesses[rank];
-      if (witness.valid()) {
+      // Where the job goes on, whoever makes Worlds hears of deaths and tells.
+      if (witness.valid() && succession == nullptr) {
         control_->watch(Rank(static_cast<std::int32_t>(rank)), std::move(witness));
       }
     }
@@ -335,7 +352,8 @@ class RuntimeImpl final : public Runtime {
   }
 
   Result<Timeline> open_timeline(const TimelineTarget& target) const {
-    const std::string path = timeline_path(target.pattern, session_->world.self);
+    const Rank self = engine_ ? engine_->world()->self : session_->world.self;
+    const std::string path = timeline_path(target.pattern, self);
     if (path.empty()) return Timeline();
     TimelineOptions options;
     options.mark_cycles = target.mark_cycles;
@@ -366,7 +384,7 @@ class RuntimeImpl final : public Runtime {
     const std::lock_guard lock(early_mutex_);
     for (const ControlEvent& event : early_events_) {
       if (event.kind == ControlEvent::Kind::peer_lost ||
-          event.kind == ControlEvent::Kind::job_ended) {
+          event.kind == ControlEvent::Kind::job_ended || event.kind == ControlEvent::Kind::freeze) {
         return Error{
             ErrorKind::peer_lost,
             "Hora lost " +
@@ -377,6 +395,15 @@ class RuntimeImpl final : public Runtime {
     }
     return std::nullopt;
   }
+
+  // ---- Succession
+
+  void frozen(WorkerReport report) override { control_->frozen(std::move(report)); }
+  void suspect(Epoch epoch, Rank about, const std::string& text) override {
+    control_->suspect(epoch, about, text);
+  }
+  void start_session(const World& world) override { renewal_->start(world); }
+  Result<std::unique_ptr<Session>> try_session() override { return renewal_->poll(); }
 
   void on_control_event(ControlEvent event) {
     const std::lock_guard lock(early_mutex_);
@@ -390,12 +417,14 @@ class RuntimeImpl final : public Runtime {
 
   Result<void> validate(const Submission& submission) const {
     const Request& request = submission.request;
-    const std::int64_t size = session_->world.size();
     HORA_TRY(check_request(request));
-    if (request.kind == Kind::broadcast && (request.root < 0 || request.root >= size)) {
-      return fail(ErrorKind::invalid_argument, "root rank " + std::to_string(request.root) +
-                                                   " is not one of the " + std::to_string(size) +
-                                                   " ranks");
+    if (request.kind == Kind::broadcast) {
+      const int size = engine_->world()->size();
+      if (request.root < 0 || request.root >= size) {
+        return fail(ErrorKind::invalid_argument, "root rank " + std::to_string(request.root) +
+                                                     " is not one of the " + std::to_string(size) +
+                                                     " ranks");
+      }
     }
     if (request.kind == Kind::reducescatter && request.op != ReduceOp::sum &&
         request.op != ReduceOp::average) {
@@ -425,6 +454,7 @@ class RuntimeImpl final : public Runtime {
   std::unique_ptr<WaitPoint> wait_point_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<Session> session_;
+  std::unique_ptr<SessionRenewal> renewal_;  // In a job that goes on without lost members.
   Timeline timeline_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Progress> progress_;

@@ -45,6 +45,13 @@ struct Submission {
   bool caller_waits = false;  ///< The caller will wait at once: do not wake the engine thread.
 };
 
+/// Elements of a result below `end` (from the last range's end on), and whose contributions they
+/// have: the ranks with which those members were started. The last range's end is beyond any.
+struct ElementRange {
+  std::uint64_t end = ~std::uint64_t{0};
+  std::shared_ptr<const std::vector<std::int32_t>> contributors;
+};
+
 /// The result of one call; shared by the caller and the engine. Thread-safe.
 class Completion {
  public:
@@ -60,6 +67,8 @@ class Completion {
   [[nodiscard]] virtual const std::vector<std::int64_t>& first_dims() const = 0;
   /// After success. join: the rank that joined last. add_set, remove_set: the set's number.
   [[nodiscard]] virtual std::int64_t value() const = 0;
+  /// After success: who contributed. One range, but for a collective in flight when a member died.
+  [[nodiscard]] virtual const std::vector<ElementRange>& contributions() const = 0;
 };
 using Handle = std::shared_ptr<Completion>;
 
@@ -94,7 +103,8 @@ class Runtime {
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  [[nodiscard]] virtual const World& world() const = 0;
+  /// The newest World; it changes when a member is lost and the job goes on without it.
+  [[nodiscard]] virtual std::shared_ptr<const World> world() const = 0;
   [[nodiscard]] virtual const Placement& placement() const = 0;
 
   /// Starts a collective. Errors: invalid_argument, duplicate_name, shutdown, peer_lost (once the

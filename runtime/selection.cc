@@ -103,6 +103,43 @@ Selection::Group& Selection::group_of(const ProcessSet& set) {
   return group;
 }
 
+const Schedule& Selection::template_of(Group& group, const AlgorithmRow& row,
+                                       int root_place) const {
+  auto& schedule = group.templates[{&row, root_place}];
+  if (!schedule) {
+    // All templates of a group lay out their slots alike, so the first speaks for an outsider.
+    const int place = std::max(0, group.me);
+    schedule = std::make_unique<Schedule>(row.make(group.topology, place, root_place));
+    HORA_CHECK(schedule->tags <= facts_.tags, "the layout has a tag for every message");
+  }
+  return *schedule;
+}
+
+Result<const Schedule*> Selection::choose_again(Kind kind, DType dtype, ReduceOp op,
+                                                std::uint64_t bytes, Rank root,
+                                                const ProcessSet& set,
+                                                std::uint64_t segment_bytes) {
+  Group& group = group_of(set);
+  const bool one_rounding = needs_one_rounding(dtype, op);
+  const AlgorithmRow& first = row_for(kind, one_rounding, bytes, group.topology);
+  const int root_place = kind == Kind::broadcast ? set.index_of(root) : 0;
+  std::vector<const AlgorithmRow*> rows = {&first};
+  for (const AlgorithmRow& other : algorithms()) {
+    if (other.collective == first.collective && (other.rounds_once || !one_rounding)) {
+      rows.push_back(&other);
+    }
+  }
+  const bool views_only = group.topology.is_one_host();
+  for (const AlgorithmRow* other : rows) {
+    const Schedule& schedule = template_of(group, *other, root_place);
+    if (slot_bytes_of(schedule, views_only, segment_bytes) <= facts_.slot_bytes) return &schedule;
+  }
+  return fail(ErrorKind::resource,
+              "no algorithm fits segments of " + std::to_string(segment_bytes) +
+                  " bytes, which lost members have begun, into slots of " +
+                  std::to_string(facts_.slot_bytes) + " bytes; raise HORA_ARENA_BYTES");
+}
+
 Selection::Choice Selection::choose(Kind kind, DType dtype, ReduceOp op, std::uint64_t bytes,
                                     Rank root, const ProcessSet& set) {
   Group& group = group_of(set);
@@ -110,16 +147,9 @@ Selection::Choice Selection::choose(Kind kind, DType dtype, ReduceOp op, std::ui
   const bool views_only = topology.is_one_host();
   const AlgorithmRow& chosen = row_for(kind, needs_one_rounding(dtype, op), bytes, topology);
   const int root_place = kind == Kind::broadcast ? set.index_of(root) : 0;
-  auto& schedule = group.templates[{&chosen, root_place}];
-  if (!schedule) {
-    // All templates of a group lay out their slots alike, so the first speaks for an outsider.
-    const int place = std::max(0, group.me);
-    schedule = std::make_unique<Schedule>(chosen.make(topology, place, root_place));
-    HORA_CHECK(schedule->tags <= facts_.tags, "the layout has a tag for every message");
-  }
-
-  return {group.me < 0 ? &bystander_ : schedule.get(),
-          fit_segment(*schedule, views_only, facts_.slot_bytes, wanted_bytes(topology))};
+  const Schedule& schedule = template_of(group, chosen, root_place);
+  return {group.me < 0 ? &bystander_ : &schedule,
+          fit_segment(schedule, views_only, facts_.slot_bytes, wanted_bytes(topology))};
 }
 
 std::uint64_t Selection::wanted_bytes(const Topology& topology) const {

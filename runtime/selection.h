@@ -47,6 +47,13 @@ class Selection {
   /// The same for an all-reduce with a codec; `bytes` of float32. segment_bytes is 0 if the slots
   /// are too small for a block of it.
   Choice choose_encoded(const Codec& codec, std::uint64_t bytes, const ProcessSet& set);
+  /// For a collective that another World has begun: the same segments, by a template of this one
+  /// that fits into its slots. Error resource: none does.
+  Result<const Schedule*> choose_again(Kind kind, DType dtype, ReduceOp op, std::uint64_t bytes,
+                                       Rank root, const ProcessSet& set,
+                                       std::uint64_t segment_bytes);
+  /// A template without tasks, which passes its positions.
+  [[nodiscard]] const Schedule& bystander() const { return bystander_; }
 
  private:
   /// The ranks of a process set, by their places in it.
@@ -57,6 +64,7 @@ class Selection {
     std::map<const AlgorithmRow*, std::unique_ptr<Schedule>> encoded;  // By all-reduce.
   };
 
+  const Schedule& template_of(Group& group, const AlgorithmRow& row, int root_place) const;
   Selection(int self, const SelectionFacts& facts, std::uint64_t segment_bytes,
             const AlgorithmRow* forced)
       : self_(self),

@@ -173,6 +173,17 @@ Output take_output(Completion& completion, std::size_t element_bytes) {
   return {completion.take_output(), elements * element_bytes};
 }
 
+/// [(end, ranks), ...]: whose contributions the elements up to `end` have; None: to the last one.
+py::list contributions_of(const Completion& handle) {
+  py::list ranges;
+  for (const ElementRange& range : handle.contributions()) {
+    const bool is_last = range.end == ~std::uint64_t{0};
+    const py::object end = is_last ? py::none() : py::object(py::int_(range.end));
+    ranges.append(py::make_tuple(end, py::tuple(py::cast(*range.contributors))));
+  }
+  return ranges;
+}
+
 py::dict stats_of(const RuntimeBinding& runtime) {
   const RuntimeStats stats = runtime.stats();
   py::dict numbers;
@@ -202,6 +213,7 @@ bool is_homogeneous(const RuntimeBinding& runtime) {
 void bind_handle(py::module_& module) {
   py::class_<Completion, Handle>(module, "Handle", "A collective in flight.")
       .def("done", &Completion::done)
+      .def_property_readonly("contributions", &contributions_of)
       .def("take_output", &take_output, py::arg("element_bytes"),
            "The output that the core has made; once, after success.")
       .def_property_readonly(

@@ -74,7 +74,8 @@ Result<std::unique_ptr<Runtime>> start_runtime(std::vector<std::vector<std::int3
 
 }  // namespace
 
-RuntimeBinding::RuntimeBinding(std::unique_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
+RuntimeBinding::RuntimeBinding(std::unique_ptr<Runtime> runtime)
+    : runtime_(std::move(runtime)), world_(runtime_->world()) {}
 
 std::unique_ptr<RuntimeBinding> RuntimeBinding::start(
     std::vector<std::vector<std::int32_t>> process_sets) {
@@ -126,9 +127,11 @@ void RuntimeBinding::refuse(const std::vector<Request>& calls, const std::string
 
 void RuntimeBinding::wait(const Handle& handle) {
   require_own_process();
-  raise_failure(interruptibly([&](const std::function<bool()>& interrupted) noexcept {
+  const auto outcome = interruptibly([&](const std::function<bool()>& interrupted) noexcept {
     return runtime_->wait(handle, Deadline::after(kForever), interrupted);
-  }));
+  });
+  look_at_world();
+  raise_failure(outcome);
 }
 
 Handle RuntimeBinding::run(Submission submission, const py::object& keep) {
@@ -142,6 +145,7 @@ Handle RuntimeBinding::run(Submission submission, const py::object& keep) {
         handle = std::move(*submitted);
         return runtime_->wait(handle, Deadline::after(kForever), interrupted);
       });
+  look_at_world();
   if (!outcome && handle && !handle->done()) {
     forget_finished();
     abandoned_.emplace_back(handle, keep);

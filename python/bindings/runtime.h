@@ -6,6 +6,7 @@
 //   signals    a waiting main thread lets Python's handlers run every 50 ms; what they raise ends
 //              the wait. The collective goes on then, so its tensors are kept ("abandoned") until
 //              it is done
+//   ranks      those of a job that goes on without lost members change while somebody waits
 //   fork       a forked child has the memory of a Runtime but not its threads: every call there
 //              says so, and nothing is torn down in the child
 //
@@ -57,7 +58,8 @@ class RuntimeBinding {
   /// Raises in a forked child, and says so.
   void require_own_process() const;
 
-  [[nodiscard]] const World& world() const { return runtime_->world(); }
+  /// As of the last wait: ranks do not change under a caller between two waits of his.
+  [[nodiscard]] const World& world() const { return *world_; }
   [[nodiscard]] std::vector<SharedSet> process_sets() const { return runtime_->process_sets(); }
   [[nodiscard]] RuntimeStats stats() const { return runtime_->stats(); }
 
@@ -66,8 +68,10 @@ class RuntimeBinding {
 
   [[nodiscard]] bool forked() const { return fork_generation() != generation_; }
   void forget_finished();
+  void look_at_world() { world_ = runtime_->world(); }
 
   std::unique_ptr<Runtime> runtime_;
+  std::shared_ptr<const World> world_;
   std::uint64_t generation_ = fork_generation();
   Names names_;
   std::vector<std::pair<Handle, pybind11::object>> abandoned_;

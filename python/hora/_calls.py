@@ -256,6 +256,31 @@ def synchronize(handle: int) -> Any:
     return _context.current().synchronize(handle)
 
 
+def contributors(handle: int) -> list[tuple[int | None, tuple[int, ...]]]:
+    """Wait for the collective of `handle`, and return whose tensors its result is made of.
+
+    Under ``horarun --min-np`` a collective in flight when ranks die is finished by the others: what
+    some rank had finished keeps the contributions of the dead, the rest is made anew without them.
+    An average is divided by the number of contributors. The answer is the same on all ranks.
+
+    The handle is not used up: `synchronize` gives the result afterwards.
+
+    Returns
+    -------
+    ``(end, ranks)`` pairs in order: the flattened result's elements up to `end` (None: to the last)
+    are made of the tensors of `ranks`, the ranks with which those processes were started. One pair,
+    unless ranks died meanwhile; none without ``--min-np``, where all ranks contribute.
+
+    Raises
+    ------
+    ValueError
+        There is no such handle (any more).
+    HoraInternalError
+        The collective failed.
+    """
+    return _context.current().contributions(handle)
+
+
 def synchronize_all(handles: Iterable[int]) -> None:
     """Wait for all of `handles`, then raise the first error if there was one.
 

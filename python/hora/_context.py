@@ -44,19 +44,30 @@ class Context:
     def __init__(self, runtime: _core.Runtime) -> None:
         self.runtime = runtime
         self.pid = os.getpid()
-        self.rank = runtime.rank
-        self.size = runtime.size
-        self.local_rank = runtime.local_rank
-        self.local_size = runtime.local_size
-        self.cross_rank = runtime.cross_rank
-        self.cross_size = runtime.cross_size
-        self.is_homogeneous = runtime.is_homogeneous
         # Whether the job may get more ranks than it has now.
         self.elastic = "1" in (os.environ.get("HORA_ELASTIC"), os.environ.get("HOROVOD_ELASTIC"))
         # Of distributed optimizers: hora.torch.parameter_names.
         self.parameter_names: dict[str, Any] = {}
         self._pending: dict[int, tuple[_core.Handle, Finish]] = {}
         self._groups: dict[int, tuple[list[_core.Handle], FinishGroup]] = {}
+
+    @property
+    def rank(self) -> int:
+        """This rank's number."""
+        return self.runtime.rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self.runtime.size
+
+    def contributions(self, number: int) -> list[tuple[int | None, tuple[int, ...]]]:
+        """Wait for a collective, and return whose contributions are in which elements."""
+        entry = self._pending.get(number)
+        if entry is None:
+            raise ValueError(f"Handle {number} was not created or has been cleared.")
+        self.runtime.wait(entry[0])
+        return entry[0].contributions
 
     def keep(self, handle: _core.Handle, finish: Finish) -> int:
         """Enter a started collective into the table and return its number."""
@@ -252,35 +263,42 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def rank() -> int:
-    """Return this process's number in the job: 0 .. size-1."""
+    """Return this process's number in the job: 0 .. size-1.
+
+    Under ``horarun --min-np`` it may change when ranks are lost; see `size`.
+    """
     return queried().rank
 
 
 def size() -> int:
-    """Return the number of ranks."""
+    """Return the number of ranks.
+
+    Under ``horarun --min-np`` it shrinks when ranks are lost, but only in a call that waits, such
+    as `allreduce`, `synchronize` or `barrier`: between two of them it stays what it is.
+    """
     return queried().size
 
 
 def local_rank() -> int:
     """Return this process's number among the ranks of its host."""
-    return queried().local_rank
+    return queried().runtime.local_rank
 
 
 def local_size() -> int:
     """Return the number of ranks on this host."""
-    return queried().local_size
+    return queried().runtime.local_size
 
 
 def cross_rank() -> int:
     """Return this host's index among the hosts that have a rank with this local rank."""
-    return queried().cross_rank
+    return queried().runtime.cross_rank
 
 
 def cross_size() -> int:
     """Return the number of hosts that have a rank with this local rank."""
-    return queried().cross_size
+    return queried().runtime.cross_size
 
 
 def is_homogeneous() -> bool:
     """Return whether every host has the same number of ranks."""
-    return queried().is_homogeneous
+    return queried().runtime.is_homogeneous

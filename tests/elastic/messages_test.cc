@@ -34,7 +34,19 @@ std::vector<Message> samples() {
   world.epoch = Epoch(5);
   for (int i = 0; i < 3; ++i)
     world.members.push_back(sample_member(i));
-  return {Join{Rank(2), 4, 1500, sample_member(2)},
+  const LaneCollective collective{{3, 7}, Ending::whole, {0, 2}, {std::byte{9}, std::byte{8}}};
+  WorkerReport report{Epoch(5), 4, {{4, 6, 3, {collective}}, {}}, 11, {{10, {std::byte{1}}}}};
+  NextWorld next;
+  next.world = world;
+  next.old_ranks = {0, 1, 3};
+  next.lanes = {{{3, 3, 4}, {{collective, {3, 4}, {4, 7}}}, 7}};
+  next.answers = {{10, {std::byte{1}}}};
+  next.reason = "rank 2 is dead";
+  return {Freeze{Epoch(5), "rank 2 is dead"},
+          Frozen{report},
+          Install{next},
+          Suspect{Epoch(5), Rank(1), "reset"},
+          Join{Rank(2), 4, 1500, sample_member(2)},
           Welcome{world},
           Refuse{{ErrorKind::timeout, "too late", Rank(3)}},
           Refuse{{ErrorKind::shutdown, "ended", std::nullopt}},
@@ -61,12 +73,12 @@ TEST_CASE("messages: what is written is read back") {
     // Everything is written from the fields, so equal bytes mean equal fields.
     CHECK(encode(*back) == bytes);
   }
-  const auto join = std::get<Join>(*decode(payload_of(encode(samples()[0]))));
+  const auto join = std::get<Join>(*decode(payload_of(encode(samples()[4]))));
   CHECK(join.rank == Rank(2));
   CHECK(join.wait_ms == 1500);
   CHECK(join.member.pid == 102);
   CHECK(join.member.addresses[1] == Address{"fd00::1", 4712});
-  const auto refuse = std::get<Refuse>(*decode(payload_of(encode(samples()[2]))));
+  const auto refuse = std::get<Refuse>(*decode(payload_of(encode(samples()[6]))));
   CHECK(refuse.error.kind == ErrorKind::timeout);
   CHECK(refuse.error.peer == Rank(3));
 }

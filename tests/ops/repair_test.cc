@@ -228,7 +228,7 @@ std::vector<RepairCall> calls_of_all_kinds() {
 }  // namespace
 
 TEST_CASE("repair: a rank dies at any task of any template, and the others finish") {
-  for (const char* transport : {"loopback", "shm"}) {
+  for (const char* transport : {"loopback", "shm", "two hosts"}) {
     for (const AlgorithmRow& row : algorithms()) {
       if (row.collective == Collective::broadcast || is_private(row)) continue;
       INFO(transport << " " << row.name);
@@ -242,7 +242,7 @@ TEST_CASE("repair: a rank dies at any task of any template, and the others finis
 }
 
 TEST_CASE("repair: a broadcast goes on from a root that lives") {
-  for (const char* transport : {"loopback", "shm"}) {
+  for (const char* transport : {"loopback", "shm", "two hosts"}) {
     for (const AlgorithmRow& row : algorithms()) {
       if (row.collective != Collective::broadcast) continue;
       INFO(transport << " " << row.name);
@@ -257,7 +257,7 @@ TEST_CASE("repair: a broadcast goes on from a root that lives") {
 
 TEST_CASE("repair: collectives of all kinds on two lanes, and results are copied") {
   const std::vector<RepairCall> calls = calls_of_all_kinds();
-  for (const char* transport : {"loopback", "shm"}) {
+  for (const char* transport : {"loopback", "shm", "two hosts"}) {
     std::size_t copies = 0;
     for (int victim = 0; victim < 3; ++victim)
       walk({.transport = transport}, calls, victim, copies);

@@ -45,13 +45,13 @@ Request request_of(const std::string& name, std::int64_t count) {
 /// Sums `count` elements of rank + 1 over all ranks. What went wrong, or nothing.
 std::string sum_on(Runtime& runtime, const std::string& name, std::int64_t count) {
   const std::vector<float> input(static_cast<std::size_t>(count),
-                                 static_cast<float>(runtime.world().self.value + 1));
+                                 static_cast<float>(runtime.world()->self.value + 1));
   std::vector<float> output(input.size());
   auto handle = runtime.submit({request_of(name, count), input.data(), output.data(), true});
   if (!handle) return handle.error().message;
   const auto done = runtime.wait(*handle, patience(), nullptr);
   if (!done) return done.error().message;
-  const int size = runtime.world().size();
+  const int size = runtime.world()->size();
   const std::vector<float> expected(input.size(), static_cast<float>(size * (size + 1) / 2));
   return output == expected ? "" : name + ": a wrong sum";
 }
@@ -92,7 +92,7 @@ TEST_CASE("runtime: four ranks in one process are a world of four") {
   for (const char* transport : {"tcp", "shm", "mixed"}) {
     INFO(transport);
     require_fine(run_job(config_for(transport), [](Runtime& runtime, int rank) -> std::string {
-      if (runtime.world().self != Rank(rank) || runtime.world().size() != kSize) return "place";
+      if (runtime.world()->self != Rank(rank) || runtime.world()->size() != kSize) return "place";
       for (const std::int64_t count : {0, 1, 1000, 300000}) {
         const std::string wrong = sum_on(runtime, "sum" + std::to_string(count), count);
         if (!wrong.empty()) return wrong;

@@ -129,15 +129,19 @@ class HurtJob:
 
     @staticmethod
     def start(
-        directory: Path, code: str, *arguments: str, env: dict[str, str] | None = None
+        directory: Path,
+        code: str,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        options: tuple[str, ...] = (),
     ) -> HurtJob:
-        """Start a script on all ranks."""
+        """Start a script on all ranks, with further options of horarun."""
         script = directory / "loop.py"
         script.write_text(textwrap.dedent(code))
         mark = uuid.uuid4().hex
         shared = shared_memory()
         process = subprocess.Popen(
-            [launcher(), "-np", str(SIZE), sys.executable, str(script), *arguments],
+            [launcher(), "-np", str(SIZE), *options, sys.executable, str(script), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

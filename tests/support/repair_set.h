@@ -56,7 +56,7 @@ struct RepairRank {
 };
 
 struct RepairSetOptions {
-  std::string transport = "loopback";  ///< Or "shm".
+  std::string transport = "loopback";  ///< Or "shm", or "two hosts": loopback with two levels.
   int size = 4;
   LaneLayout layout{.lanes = 2, .window = 4, .slot_bytes = 8 << 10, .tags = 16};
 };
@@ -184,7 +184,10 @@ class RepairSet {
 
   void give_template(int rank, const RepairCall& call, CollectiveRun& run) {
     const int size = static_cast<int>(members_.size());
-    const Topology topology = views_only() ? Topology::one_host(size) : Topology::separate(size);
+    const Topology topology = options_.transport == "two hosts"
+                                  ? Topology{{{0, 1}, {2, 3}}}.among(members_)
+                              : views_only() ? Topology::one_host(size)
+                                             : Topology::separate(size);
     auto& schedules = (*this)[rank].schedules;
     schedules.push_back(std::make_unique<Schedule>(
         run.codec ? call.row->make_encoded(size, place_of(rank))

@@ -12,7 +12,18 @@ the same names; unnamed calls are counted, so they must come in the same order.
 
 import hora
 from hora import *  # noqa: F403
-from hora._calls import Adasum, Average, Max, Min, Product, Sum, join, poll, synchronize
+from hora._calls import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    contributors,
+    join,
+    poll,
+    synchronize,
+)
 from hora._objects import allgather_object
 from hora.numpy.compression import Compression
 from hora.numpy.exchange import alltoall, alltoall_async, reducescatter, reducescatter_async
@@ -66,6 +77,7 @@ __all__ = [
     "broadcast_async_",
     "broadcast_object",
     "broadcast_parameters",
+    "contributors",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",

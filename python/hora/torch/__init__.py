@@ -18,7 +18,18 @@ except ImportError as error:
 
 import hora
 from hora import *  # noqa: F403
-from hora._calls import Adasum, Average, Max, Min, Product, Sum, join, poll, synchronize
+from hora._calls import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    contributors,
+    join,
+    poll,
+    synchronize,
+)
 from hora._features import check_extension
 from hora._objects import allgather_object
 from hora.torch import elastic
@@ -84,6 +95,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "check_extension",
+    "contributors",
     "elastic",
     "grouped_allgather",
     "grouped_allgather_async",
