@@ -3,8 +3,6 @@
 // A response names tensors that are ready everywhere. Their calls leave the tensor table, their
 // bytes become pieces or extents of one run (run_layout.h), and the run goes to its lane of the
 // executor. The memory of results whose size only the response tells is made here.
-#include <algorithm>
-#include <array>
 #include <utility>
 
 #include "ops/adasum.h"
@@ -126,20 +124,20 @@ void Engine::start_adasum(const Response& response, Calls calls) {
   auto runs =
       make_adasum_runs(tensor, response.set->size(), response.set->index_of(session_.world.self));
   if (!runs.back()) return lack_memory(tensor.count * size_of(tensor.dtype), response, call.get());
-  const std::array kinds{Kind::alltoall, Kind::allreduce, Kind::allgather};
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    CollectiveRun& run = *runs[i];
+  const auto choose = [&](Kind kind, CollectiveRun& run) {
     if (response.set->id != kGlobalSet) run.group = response.set->ranks;
-    const Selection::Choice choice =
-        selection_->choose(kinds[i], run.dtype, run.op, run.total_bytes, Rank(0), *response.set);
-    if (i + 1 == runs.size()) {
-      enqueue(response, choice, std::move(runs[i]), std::move(calls));
-    } else {
-      run.schedule = choice.schedule;
-      run.segment_bytes = choice.segment_bytes;
-      executor_->enqueue(response.lane, std::move(runs[i]));
-    }
+    return selection_->choose(kind, run.dtype, run.op, run.total_bytes, Rank(0), *response.set);
+  };
+  auto& [exchange, sum, gather] = runs;
+  for (auto* part : {&exchange, &sum}) {
+    const Kind kind = part == &sum ? Kind::allreduce : Kind::alltoall;
+    const Selection::Choice choice = choose(kind, **part);
+    (*part)->schedule = choice.schedule;
+    (*part)->segment_bytes = choice.segment_bytes;
+    executor_->enqueue(response.lane, std::move(*part));
   }
+  const Selection::Choice choice = choose(Kind::allgather, *gather);
+  enqueue(response, choice, std::move(gather), std::move(calls));
 }
 
 /// The piece table. A tensor that is not this rank's own - it has joined, or is not in the set - is
