@@ -192,6 +192,8 @@ bool Engine::take_mail(TimePoint now) {
   }
   for (auto& [next, done] : mail.timelines) {
     std::swap(timeline_, *next);
+    // Who waits for this is its last owner, and completes the file before going on.
+    next.reset();
     done->complete({});
   }
   for (Call& call : mail.calls) {
