@@ -103,6 +103,9 @@ inline constexpr std::size_t kMaxCodecText = 256;
 
 /// Elements that a hop codec is given at once; every block divides it.
 inline constexpr std::size_t kCodecStretch = 2048;
+/// And one of kind gather: so many that a part of them is a fair choice, so few that all that it
+/// reads and writes stays in the second cache.
+inline constexpr std::size_t kGatherStretch = 32768;
 
 /// One row per codec.
 struct CodecRow {

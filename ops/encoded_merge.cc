@@ -17,7 +17,7 @@ std::byte* bytes_of(float* floats) {
 
 /// Elements that are merged together.
 std::size_t stretch_of(const Codec& codec, std::size_t count) {
-  return codec.traits().kind == CodecKind::gather ? count : std::min(count, kCodecStretch);
+  return std::min(count, codec.traits().kind == CodecKind::gather ? kGatherStretch : kCodecStretch);
 }
 
 /// Floats that are to be added to each other: few at a time, in order.

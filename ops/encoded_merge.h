@@ -6,15 +6,15 @@
 //   caller's tensor --prescale----'              ^                    |
 //                                                '--- shadow <-- what was lost
 //
-// One run of elements (of one tensor) at a time, and within it, for codecs of kind hop, one stretch
-// of 2,048: everything between reading the operands and writing the payload stays in the first
-// cache, so memory is touched once, as if it were one kernel. Codecs of kind gather see the whole
-// run.
+// One run of elements (of one tensor) at a time, and within it one stretch: 2,048 elements for
+// codecs of kind hop, so that everything between reading the operands and writing the payload stays
+// in the first cache, and memory is touched once, as if it were one kernel; 32,768 for those of
+// kind gather, which go over them several times, in the second cache.
 //
 // Arithmetic is float32, in the order of the operands; the residual is added last, then the result
 // is divided and postscaled, then encoded. What was lost by a finished result is multiplied back,
-// so that residuals are in units of the sum. The result does not depend on stretches, nor on
-// processors.
+// so that residuals are in units of the sum. The result does not depend on processors, nor, for
+// kind hop, on stretches.
 //
 // Threads: belongs to one executor. Allocates when it meets a longer run than ever before.
 #pragma once

@@ -174,9 +174,16 @@ void EncodedSegment::unpack(const Task& task, const SegmentMemory& memory) {
   if (!run_->schedule->is_encoded(operand)) {
     const std::size_t chunk_offset = segment_.start(task.chunk) / sizeof(float);
     for_runs(task.chunk, [&](const Part& part) {
-      note_result(floats(from.data()) + (part.offset - chunk_offset), part.count);
+      const float* const result = floats(from.data()) + (part.offset - chunk_offset);
+      std::byte* const output = part.piece->output;
+      for (std::size_t first = 0; first < part.count; first += kCodecStretch) {
+        const std::size_t count = std::min(kCodecStretch, part.count - first);
+        note_result(result + first, count);
+        if (output == nullptr) continue;
+        narrow(result + first, run_->dtype, output + (part.first + first) * size_of(run_->dtype),
+               count);
+      }
     });
-    segment_.unpack(task.chunk, from.data());
     return;
   }
   // Stretch by stretch, so that what is decoded is still in cache when it is rounded.
