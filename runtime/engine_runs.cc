@@ -179,6 +179,9 @@ void Engine::lack_memory(std::uint64_t bytes, const Response& response, Completi
 }
 
 void Engine::finish_runs() {
+  // First: who is told that a run is done may ask what it took.
+  segments_.store(executor_->segments_finished(), std::memory_order_relaxed);
+  payload_bytes_.store(executor_->payload_bytes_sent(), std::memory_order_relaxed);
   for (const auto& run : executor_->take_finished()) {
     if (run->ticket != kNoTicket) finish_run(*run);  // Else: a part of another one.
   }
