@@ -12,7 +12,7 @@ namespace hora {
 
 /// With the inbox's lock.
 Result<void> Engine::admit(const Request& request) const {
-  const std::string rank = std::to_string(session_.world.self.value);
+  const std::string rank = std::to_string(world_->self.value);
   if (joined_) {
     return fail(ErrorKind::invalid_argument,
                 "rank " + rank +
@@ -48,7 +48,7 @@ Result<void> Engine::admit(const Request& request) const {
                     "set " +
                     std::to_string(request.set.value) + ")");
   }
-  if (is_collective(request.kind) && !set->includes(session_.world.self)) {
+  if (is_collective(request.kind) && !set->includes(world_->self)) {
     return fail(ErrorKind::invalid_argument, title_of(request.kind) + ": Rank " + rank +
                                                  " is not a member of the provided process set. (" +
                                                  set_text(*set) + ")");
