@@ -218,6 +218,7 @@ class Engine {
   void fail_lost_parts(const Resolved& resolved, LaneRemains& remains);
   void give_back(const PlacedRun& placed);
   bool make_missing(const Resolved& resolved, LaneRemains& remains);
+  [[nodiscard]] Error error_of(const Request& request, const Response& response) const;
   void apply_answers(TimePoint now);
   void drop_session();
   bool go_on_building(TimePoint now);

@@ -318,6 +318,18 @@ bool Engine::make_missing(const Resolved& resolved, LaneRemains& remains) {
   return true;
 }
 
+/// A broadcast whose root is lost is negotiated with a root that there is not, so that it fails on
+/// all members; here it is said why.
+Error Engine::error_of(const Request& request, const Response& response) const {
+  if (request.kind == Kind::broadcast && request.root >= session_.world.size()) {
+    return {
+        ErrorKind::peer_lost,
+        "a rank was lost before the broadcast of '" + name_text(request.name) + "' began: its root",
+        std::nullopt};
+  }
+  return {response.error_kind, response.error, std::nullopt};
+}
+
 void Engine::apply_answers(TimePoint now) {
   for (const KeptAnswer& answer : next_->answers) {
     if (answer.message <= heard_) continue;

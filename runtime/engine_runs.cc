@@ -18,7 +18,7 @@ void Engine::start_response(const Response& response) {
   if (!is_collective(response.kind)) return finish_change(response, calls);
   if (!response.error.empty()) {
     for (const Call& call : calls) {
-      if (call) finish_call(*call, fail(response.error_kind, response.error));
+      if (call) finish_call(*call, fail(error_of(call->request(), response)));
     }
     return;
   }
