@@ -116,7 +116,8 @@ def test_a_stall_is_reported_with_who_has_what(tmp_path: Path, run_ranks: RunRan
     assert "for more than 0.2 seconds" in log[warned]
     assert log[warned + 1 : warned + 4] == [
         "Missing ranks:",
-        "1: [allreduce.early] (rank 1 has not submitted anything yet)",
+        "1: [allreduce.early] (rank 1 has not submitted anything yet; it is alive: its "
+        "heartbeats come)",
         "Waiting tensors:",
     ]
     who = "'allreduce.early' (ALLREDUCE): rank 0 has it, rank 1 does not, for 0."
