@@ -14,7 +14,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Callable
 
 from hora import _context, _core
 from hora.process_sets import ProcessSet, global_process_set, registered_id
@@ -189,6 +189,29 @@ def members_of(tensors: Iterable[Any]) -> list[Any]:
     if not members:
         raise IndexError("A grouped collective needs at least one tensor.")
     return members
+
+
+def compressed(
+    tensors: Iterable[Any], compression: Any, members: Callable[[Iterable[Any]], list[Any]]
+) -> tuple[list[Any], list[Any]]:
+    """Compress what `members` makes of `tensors`: what to send, and what `decompressed` needs."""
+    require_compressor(compression)
+    pairs = [compression.compress(one) for one in members(tensors)]
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+def decompressed(results: Iterable[Any], compression: Any, contexts: Iterable[Any]) -> list[Any]:
+    """Undo `compressed` in the results of a group."""
+    return [
+        _context.afterwards(compression.decompress, one, ctx) for one, ctx in zip(results, contexts)
+    ]
+
+
+def output(_source: Any, made: Any, _: Any) -> Any:
+    """Finish: the output, or those of a group. The source is an argument so that it lives as long
+    as the handle.
+    """
+    return made
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hora import _calls, _context, _core
+from hora import _calls, _core
 from hora._calls import Average
 from hora._codec import words_of
 from hora._refusals import told
@@ -62,7 +62,7 @@ def _start_reduce(
 ) -> int:
     sources = [readable(tensor) for tensor in _calls.members_of(tensors)]
     outputs = [np.empty(source.shape, source.dtype) for source in sources]
-    finish = partial(_results, sources, outputs)
+    finish = partial(_calls.output, sources, outputs)
     return _start(
         _core.ALLREDUCE,
         name,
@@ -77,11 +77,6 @@ def _start_reduce(
     )
 
 
-def _results(_sources: list[Array], outputs: list[Array], _: list[_core.Handle]) -> list[Array]:
-    """Finish: the outputs. The sources are arguments so that they live as long as the handle."""
-    return outputs
-
-
 def _made(sources: list[Array], handles: list[_core.Handle]) -> list[Array]:
     return [core_output(one.dtype, one, handle) for one, handle in zip(sources, handles)]
 
@@ -90,11 +85,8 @@ def _written(tensors: list[Array], buffers: list[Array], _: list[_core.Handle]) 
     return [write_back(tensor, buffer) for tensor, buffer in zip(tensors, buffers)]
 
 
-def _compressed(tensors: Iterable[ArrayLike], compression: Any) -> tuple[list[Array], list[Any]]:
-    if compression is not Compression.none:
-        _calls.require_compressor(compression)
-    pairs = [compression.compress(np.asarray(one)) for one in _calls.members_of(tensors)]
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+def _members(tensors: Iterable[ArrayLike]) -> list[Array]:
+    return [np.asarray(one) for one in _calls.members_of(tensors)]
 
 
 @told(_core.ALLREDUCE)
@@ -120,13 +112,11 @@ def grouped_allreduce(
         There are no tensors.
     """
     op = _calls.reduction(op, average)
-    sent, contexts = _compressed(tensors, compression)
+    sent, contexts = _calls.compressed(tensors, compression, _members)
     scales = (prescale_factor, postscale_factor)
     codec = words_of(compression)
     reduced = _calls.synchronize(_start_reduce(sent, name, op, *scales, process_set, codec))
-    return [
-        _context.afterwards(compression.decompress, one, ctx) for one, ctx in zip(reduced, contexts)
-    ]
+    return _calls.decompressed(reduced, compression, contexts)
 
 
 @told(_core.ALLREDUCE)
@@ -218,14 +208,12 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Array]:
     """Reduce and scatter each tensor of a group, as `reducescatter` does."""
-    sent, contexts = _compressed(tensors, compression)
+    sent, contexts = _calls.compressed(tensors, compression, _members)
     handle = grouped_reducescatter_async(
         sent, name, op, process_set, prescale_factor, postscale_factor
     )
     parts = _calls.synchronize(handle)
-    return [
-        _context.afterwards(compression.decompress, part, ctx) for part, ctx in zip(parts, contexts)
-    ]
+    return _calls.decompressed(parts, compression, contexts)
 
 
 @told(_core.REDUCESCATTER)

@@ -98,7 +98,7 @@ def allreduce_async(
     op = _calls.reduction(op, average)
     source = readable(tensor)
     output = np.empty(source.shape, source.dtype)
-    finish = partial(_keep, source, output)
+    finish = partial(_calls.output, source, output)
     return _start_allreduce(
         name, source, output, finish, op, prescale_factor, postscale_factor, process_set
     )
@@ -152,10 +152,6 @@ def allreduce_async_(
     return _start_allreduce(
         name, buffer, buffer, finish, op, prescale_factor, postscale_factor, process_set
     )
-
-
-def _keep(source: Array, output: Array, _: _core.Handle) -> Array:
-    return output
 
 
 def _start_allreduce(

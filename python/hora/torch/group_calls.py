@@ -42,13 +42,6 @@ def start(
     )
 
 
-def _results(
-    _sources: list[torch.Tensor], outputs: list[torch.Tensor], _: list[_core.Handle]
-) -> list[torch.Tensor]:
-    """Finish: the outputs. The sources are arguments so that they live as long as the handle."""
-    return outputs
-
-
 def _made(sources: list[torch.Tensor], handles: list[_core.Handle]) -> list[torch.Tensor]:
     return [core_output(source, handle) for source, handle in zip(sources, handles)]
 
@@ -72,7 +65,7 @@ def start_reduce(
     """Start a grouped allreduce into new tensors."""
     sources = [readable(tensor) for tensor in tensors]
     outputs = [output_for(tensor, source) for tensor, source in zip(tensors, sources)]
-    finish = partial(_results, sources, outputs)
+    finish = partial(_calls.output, sources, outputs)
     return start(
         _core.ALLREDUCE,
         name,

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from hora import _calls, _context, _core
+from hora import _calls, _core
 from hora._calls import Average
 from hora._codec import words_of
 from hora._refusals import told
@@ -40,16 +40,11 @@ def _wants_gradients(tensors: list[torch.Tensor]) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-def _compressed(
-    tensors: Iterable[torch.Tensor], compression: Any
-) -> tuple[list[torch.Tensor], list[Any]]:
-    if compression is not Compression.none:
-        _calls.require_compressor(compression)
+def _members(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     members = _calls.members_of(tensors)
     for tensor in members:
         require_tensor(tensor)
-    pairs = [compression.compress(tensor) for tensor in members]
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    return members
 
 
 @told(_core.ALLREDUCE)
@@ -93,16 +88,13 @@ def grouped_allreduce(
         There are no tensors.
     """
     op = _calls.reduction(op, average)
-    sent, contexts = _compressed(tensors, compression)
+    sent, contexts = _calls.compressed(tensors, compression, _members)
     arguments = (name, op, prescale_factor, postscale_factor, process_set, words_of(compression))
     if _wants_gradients(sent):
         reduced = group_gradients.allreduce(sent, *arguments)
     else:
         reduced = _calls.synchronize(start_reduce(sent, *arguments))
-    return [
-        _context.afterwards(compression.decompress, tensor, ctx)
-        for tensor, ctx in zip(reduced, contexts)
-    ]
+    return _calls.decompressed(reduced, compression, contexts)
 
 
 @told(_core.ALLREDUCE)
@@ -167,7 +159,7 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Gather each tensor of a group, as `allgather` does; differentiable."""
-    members, _ = _compressed(tensors, Compression.none)
+    members = _members(tensors)
     if _wants_gradients(members):
         return group_gradients.allgather(members, name, process_set)
     gathered: list[torch.Tensor] = _calls.synchronize(start_gather(members, name, process_set))
@@ -196,15 +188,13 @@ def grouped_reducescatter(
 ) -> list[torch.Tensor]:
     """Reduce and scatter each tensor of a group, as `reducescatter` does; differentiable."""
     op = _calls.integer("op", op)
-    sent, contexts = _compressed(tensors, compression)
+    sent, contexts = _calls.compressed(tensors, compression, _members)
     scales = (prescale_factor, postscale_factor)
     if _wants_gradients(sent):
         parts = group_gradients.reducescatter(sent, name, op, *scales, process_set)
     else:
         parts = _calls.synchronize(start_scatter(sent, name, op, *scales, process_set))
-    return [
-        _context.afterwards(compression.decompress, part, ctx) for part, ctx in zip(parts, contexts)
-    ]
+    return _calls.decompressed(parts, compression, contexts)
 
 
 @told(_core.REDUCESCATTER)

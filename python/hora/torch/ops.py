@@ -127,7 +127,7 @@ def allreduce_async(
     op = _calls.reduction(op, average)
     source = readable(tensor)
     output = output_for(tensor, source)
-    finish = partial(_result, source, output)
+    finish = partial(_calls.output, source, output)
     return _start_allreduce(
         name, source, output, finish, op, prescale_factor, postscale_factor, process_set
     )
@@ -170,11 +170,6 @@ def allreduce_async_(
     return _start_allreduce(
         name, buffer, buffer, finish, op, prescale_factor, postscale_factor, process_set, codec
     )
-
-
-def _result(_source: torch.Tensor, output: torch.Tensor, _: _core.Handle) -> torch.Tensor:
-    """Finish: the output. The source is an argument so that it lives as long as the handle."""
-    return output
 
 
 def _start_allreduce(
