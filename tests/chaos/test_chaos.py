@@ -1,7 +1,6 @@
 """Hundreds of kills: `pytest -m chaos tests/chaos`. Minutes, so not part of `make test`.
 
-What is random comes from a seed that is printed with a failure; HORA_CHAOS_SEED repeats a run,
-HORA_CHAOS_KILLS makes it shorter or longer.
+What is random comes from tests/support/dice.py.
 """
 
 from __future__ import annotations
@@ -13,23 +12,17 @@ import time
 from pathlib import Path
 
 import pytest
+from support.dice import PARTS, SEED, kills_of
 from support.faults import NUMPY_LOOP, SIZE, TORCH_LOOP, HurtJob, fault_at, kill_one
 
 pytestmark = pytest.mark.chaos
 
-SEED = int(os.environ.get("HORA_CHAOS_SEED", "0")) or random.randrange(1, 2**32)
-KILLS = int(os.environ.get("HORA_CHAOS_KILLS", "200"))
-PARTS = 10
-
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_kills_of_random_ranks_at_random_moments(tmp_path: Path, part: int) -> None:
-    dice = random.Random(f"{SEED}.{part}")
-    for kill in range(-(-KILLS // PARTS)):
-        victim, delay = dice.randrange(SIZE), dice.random() * 0.3
-        transport = dice.choice(["shm", "tcp", ""])
-        about = f"HORA_CHAOS_SEED={SEED} part {part} kill {kill}: rank {victim}, {delay:.3f} s"
-        kill_one(tmp_path, NUMPY_LOOP, victim, delay, about, HORA_TRANSPORT=transport)
+    for kill in kills_of(part, ""):
+        environment = {"HORA_TRANSPORT": kill.transport}
+        kill_one(tmp_path, NUMPY_LOOP, kill.victim, kill.delay, kill.about, **environment)
 
 
 def test_kills_in_training_with_forking_data_loaders(tmp_path: Path) -> None:
