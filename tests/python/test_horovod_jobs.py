@@ -32,14 +32,17 @@ def test_a_rank_that_is_done_at_once_harms_no_other(leaver: int, tmp_path: Path)
         assert output.count("<stdout>:here") == 3, output
 
 
+# The timeline's thread writes now and then: the kill waits for a trace with something in it.
 KILLED = r"""
-import os, signal
+import os, pathlib, signal, time
 import torch
 import hora.torch as hvd
 hvd.init()
-for step in range(1000):
+trace = pathlib.Path(os.environ["HOROVOD_TIMELINE"])
+end = time.monotonic() + 60
+while time.monotonic() < end:
     hvd.allreduce(torch.ones(100), name='quote " back\\slash \n é')
-    if step == 500 and hvd.rank() == 0:
+    if hvd.rank() == 0 and all(name in trace.read_text() for name in ('"ALLREDUCE"', 'CYCLE_START')):
         os.kill(os.getpid(), signal.SIGKILL)
 """
 
