@@ -24,6 +24,7 @@ import json
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -33,6 +34,7 @@ from types import TracebackType
 
 PREFIX = "hora-bench-"
 PORT = 29600
+CLOCK = struct.Struct("d")
 # The bucket's depth and the queue behind it, by rate in Mbit/s: deep enough for the timer's tick.
 BURSTS = {100: "64kb", 1000: "256kb", 10000: "2mb"}
 QUEUE = "20ms"
@@ -160,16 +162,17 @@ class Hosts:
 
 
 def receive(address: str) -> None:
-    """Take one stream and print its rate, first byte to last."""
+    """Take one stream and print its rate, from when the sender began to the last byte."""
     with socket.create_server((address, PORT)) as server:
         server.settimeout(30)
         connection, _ = server.accept()
     buffer = bytearray(1 << 20)
-    total = connection.recv_into(buffer)
-    begin = time.perf_counter()
+    # Both ends read one clock. What came before this process ran is not taken for a faster link.
+    (begin,) = CLOCK.unpack(connection.recv(CLOCK.size, socket.MSG_WAITALL))
+    total = 0
     while got := connection.recv_into(buffer):
         total += got
-    gbit = 8e-9 * total / (time.perf_counter() - begin)
+    gbit = 8e-9 * total / (time.monotonic() - begin)
     print(json.dumps({"gbit_per_s": gbit}))
 
 
@@ -185,7 +188,9 @@ def send(address: str, seconds: float) -> None:
             time.sleep(0.01)
     payload = bytes(1 << 20)
     with connection:
-        end = time.monotonic() + seconds
+        begin = time.monotonic()
+        connection.sendall(CLOCK.pack(begin))
+        end = begin + seconds
         while time.monotonic() < end:
             connection.sendall(payload)
 

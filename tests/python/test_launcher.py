@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from support.launching import (
+    COMMAND_LINES_WITH,
     LIMIT_S,
     Launcher,
     launching,
@@ -48,14 +49,12 @@ def test_every_rank_learns_its_place(launcher: Launcher) -> None:
 
 
 def test_ranks_share_a_secret_that_no_command_line_shows(launcher: Launcher) -> None:
-    script = (
-        "import os; "
-        "from pathlib import Path; "
-        "s = os.environ['HORA_SECRET']; "
-        "seen = [p for p in Path('/proc').glob('[0-9]*/cmdline') if s.encode() in p.read_bytes()]; "
-        "print(s, os.environ['HORA_JOB'], len(seen))"
-    )
-    done = launcher.run("-np", "2", *python(script))
+    script = """
+import os
+secret = os.environ['HORA_SECRET']
+print(secret, os.environ['HORA_JOB'], command_lines_with(secret))
+"""
+    done = launcher.run("-np", "2", *python(COMMAND_LINES_WITH + script))
     assert done.returncode == 0, done.stderr
     lines = {line.split(b":", 1)[1] for line in done.stdout.splitlines()}
     assert len(lines) == 1

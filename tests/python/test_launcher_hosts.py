@@ -7,6 +7,7 @@ starts, and what happens when any of them ends. tests/python/test_launcher_ssh.p
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from support.launching import (
+    COMMAND_LINES_WITH,
     LIMIT_S,
     SAVES_AT_SIGUSR1,
     Launcher,
@@ -26,6 +28,7 @@ from support.launching import (
     pause,
     python,
     read_lines,
+    send,
     wait_for_a_full_pipe,
     wait_until_gone,
 )
@@ -53,11 +56,12 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
 
 def pids_of(launcher: Launcher, word: bytes) -> list[int]:
     """Processes of the test whose command line has the word."""
-    return [
-        pid
-        for pid in marked_processes(launcher.mark)
-        if word in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    found = []
+    for pid in marked_processes(launcher.mark):
+        with contextlib.suppress(OSError):
+            if word in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def test_ranks_of_all_hosts_know_their_places(launcher: Launcher) -> None:
@@ -80,14 +84,13 @@ def test_ranks_of_all_hosts_know_their_places(launcher: Launcher) -> None:
 
 
 def test_environment_and_secret_travel_but_on_no_command_line(launcher: Launcher) -> None:
-    script = (
-        "import os; "
-        "from pathlib import Path; "
-        "s = os.environ['HORA_SECRET']; "
-        "seen = [p for p in Path('/proc').glob('[0-9]*/cmdline') if s.encode() in p.read_bytes()]; "
-        "print(s, repr(os.environ['A']), len(seen))"
-    )
-    done = launcher.run("-H", "other-a:1,other-b:1", "--env", "A=x\ny'", *python(script))
+    script = """
+import os
+secret = os.environ['HORA_SECRET']
+print(secret, repr(os.environ['A']), command_lines_with(secret))
+"""
+    words = python(COMMAND_LINES_WITH + script)
+    done = launcher.run("-H", "other-a:1,other-b:1", "--env", "A=x\ny'", *words)
     assert done.returncode == 0, done.stderr
     lines = {line.split(b":", 1)[1] for line in done.stdout.splitlines()}
     assert len(lines) == 1
@@ -234,9 +237,7 @@ def test_the_end_of_an_agent_is_the_end_of_its_host(launcher: Launcher) -> None:
         "-H", "localhost:1,other:2", *python("import time; print('up'); time.sleep(1000)")
     )
     read_lines(job, 3)
-    agents = pids_of(launcher, b"--host-agent")
-    for pid in agents:
-        os.kill(pid, signal.SIGKILL)
+    send(pids_of(launcher, b"--host-agent"), signal.SIGKILL)
     _, errors = job.communicate(timeout=LIMIT_S)
     assert job.returncode == 255
     assert b"host 'other' is lost: " in errors
@@ -247,8 +248,7 @@ def test_the_end_of_an_agent_is_the_end_of_its_host(launcher: Launcher) -> None:
 def test_an_agent_that_is_asked_to_end_says_so(launcher: Launcher) -> None:
     job = launcher.start("-H", "other:2", *python("import time; print('up'); time.sleep(1000)"))
     read_lines(job, 2)
-    for pid in pids_of(launcher, b"--host-agent"):
-        os.kill(pid, signal.SIGTERM)
+    send(pids_of(launcher, b"--host-agent"), signal.SIGTERM)
     _, errors = job.communicate(timeout=LIMIT_S)
     assert job.returncode == 137
     assert b"host 'other': its agent there got signal 15" in errors

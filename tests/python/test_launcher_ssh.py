@@ -7,9 +7,9 @@ that names the host and the reason, and leave no process on any host.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +21,7 @@ from support.launching import (
     launching,
     python,
     read_lines,
+    send,
     wait_for_line,
     wait_until_gone,
 )
@@ -140,8 +141,7 @@ def test_a_host_that_dies_in_the_middle(launcher: InHost0) -> None:
     pytest.importorskip("hora.numpy")
     job = launcher.start("-H", "localhost:1,hora-node1:2", *python(LOOP))
     read_lines(job, 3)
-    for pid in launcher.hosts.processes(1):
-        os.kill(pid, 9)
+    send(list(launcher.hosts.processes(1)), signal.SIGKILL)
     _, errors = job.communicate(timeout=LIMIT_S)
     assert job.returncode == 255
     assert b"host 'hora-node1' is lost: ssh " in errors

@@ -27,6 +27,19 @@ import pytest
 LIMIT_S = 60
 MARK = "HORARUN_TEST_MARK"
 
+# A worker's first lines: how many command lines on this machine show a word. Processes come and go.
+COMMAND_LINES_WITH = """
+from pathlib import Path
+def command_lines_with(word):
+    count = 0
+    for file in Path('/proc').glob('[0-9]*/cmdline'):
+        try:
+            count += word.encode() in file.read_bytes()
+        except OSError:
+            pass
+    return count
+"""
+
 # A worker that tells when it is ready, and ends at SIGUSR1.
 SAVES_AT_SIGUSR1 = """
 import signal
@@ -60,6 +73,13 @@ def marked_processes(mark: str) -> list[int]:
             if needle in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
     return found
+
+
+def send(pids: list[int], signo: signal.Signals) -> None:
+    """Send a signal to each; the end of one may be the end of the next."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signo)
 
 
 def wait_until_gone(mark: str) -> None:
@@ -114,9 +134,7 @@ def launching() -> Iterator[Launcher]:
     launcher = Launcher(find_horarun())
     yield launcher
     left = marked_processes(launcher.mark)
-    for pid in left:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    send(left, signal.SIGKILL)
     assert left == [], "processes are left"
 
 
