@@ -11,7 +11,7 @@ PYTHON ?= python3
 BENCH_ARGS ?=
 export TORCH PYTHON
 
-.PHONY: demo test chaos bench bench-network format lint sanitize clean distclean
+.PHONY: demo test chaos bench bench-gradients bench-network format lint sanitize clean distclean
 
 demo:
 	@.ci/setup build
@@ -29,6 +29,11 @@ chaos:
 bench:
 	@.ci/setup build bench
 	@.ci/bench allreduce.py $(BENCH_ARGS)
+
+# A training step that exchanges ResNet-50's gradients, beside PyTorch's own ways.
+bench-gradients:
+	@.ci/setup build bench
+	@.ci/bench gradients.py $(BENCH_ARGS)
 
 # Between hosts: network namespaces with shaped links, so it takes root.
 bench-network:

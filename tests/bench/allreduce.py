@@ -89,8 +89,12 @@ def program(build: Path, name: str) -> str | None:
     return str(path) if path.exists() else None
 
 
+def find_horarun() -> str | None:
+    return shutil.which("horarun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+
 def hora_rows(build: Path) -> tuple[list[Row], list[str]]:
-    horarun = shutil.which("horarun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    horarun = find_horarun()
     if horarun is None:
         return [], ["hora: no horarun"]
 
@@ -215,9 +219,8 @@ def parse_results(output: str) -> list[dict[str, float]]:
     return [json.loads(line) for line in lines]
 
 
-def run_row(row: Row, ranks: int, number: int, sizes: Sequence[int]) -> Run:
+def run_row(row: Row, ranks: int, number: int, steps: str) -> Run:
     """One run of a row; repeated once if others used the machine meanwhile."""
-    steps = ",".join(f"{size}:{iterations_of(size)}" for size in sizes)
     run = Run(row.name, ranks, number, 0, [])
     for _ in range(2):
         with tempfile.TemporaryDirectory(prefix="hora-bench-") as directory:
@@ -288,7 +291,7 @@ def time_text(us: float) -> str:
 def print_table(table: Sequence[dict[str, Any]]) -> None:
     """The summary for people, one block per number of ranks and size."""
     header = (
-        f"{'row':<13}{'median':>11}  {'quartiles':<23}{'p90':>11}{'GB/s':>8}{'CPU':>11}{'ratio':>8}"
+        f"{'row':<21}{'median':>11}  {'quartiles':<23}{'p90':>11}{'GB/s':>8}{'CPU':>11}{'ratio':>8}"
     )
     block: tuple[int, int] | None = None
     for cell in table:
@@ -298,10 +301,36 @@ def print_table(table: Sequence[dict[str, Any]]) -> None:
         spread = f"{time_text(cell['q1_us'])} .. {time_text(cell['q3_us'])}"
         ratio = f"{cell['ratio']:.2f}" if cell["ratio"] is not None else "-"
         print(
-            f"{cell['row']:<13}{time_text(cell['median_us']):>11}  {spread:<23}"
+            f"{cell['row']:<21}{time_text(cell['median_us']):>11}  {spread:<23}"
             f"{time_text(cell['p90_us']):>11}{cell['bus_gb_per_s']:>8.2f}"
             f"{time_text(cell['cpu_us']):>11}{ratio:>8}{' !' if cell['disturbed'] else ''}"
         )
+
+
+def compare(
+    rows: Sequence[Row], steps: str, rank_counts: Sequence[int], rounds: int, json_file: Path | None
+) -> int:
+    """Run the rounds and report them; 0 if every run of every row succeeded."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no rank is left behind
+    runs = []
+    for number in range(rounds):
+        for ranks in rank_counts:
+            start = number % max(len(rows), 1)
+            for row in [*rows[start:], *rows[:start]]:
+                run = run_row(row, ranks, number, steps)
+                runs.append(run)
+                if run.error:
+                    print(f"round {number}, {ranks} ranks, {row.name}: {run.error}", flush=True)
+        print(f"round {number + 1} of {rounds} done", file=sys.stderr, flush=True)
+
+    table = summarize(runs, {row.name for row in rows if row.ours})
+    order = {row.name: number for number, row in enumerate(rows)}
+    table.sort(key=lambda cell: (cell["ranks"], cell["bytes"], order[cell["row"]]))
+    print_table(table)
+    if json_file:
+        report = {"runs": [asdict(run) for run in runs], "summary": table}
+        json_file.write_text(json.dumps(report, indent=1) + "\n")
+    return 1 if not runs or any(run.error for run in runs) else 0
 
 
 def int_list(text: str) -> list[int]:
@@ -320,7 +349,6 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="also write every run and the summary here")
     options = parser.parse_args()
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no rank is left behind
     found = [hora_rows(options.build), gloo_rows(options.build), torch_rows()]
     found.append(mpi_rows(options.build))
     rows = [row for some, _ in found for row in some]
@@ -329,25 +357,8 @@ def main() -> int:
     wanted = [word for word in options.rows.split(",") if word]
     rows = [row for row in rows if not wanted or any(word in row.name for word in wanted)]
 
-    runs = []
-    for number in range(options.rounds):
-        for ranks in options.ranks:
-            start = number % max(len(rows), 1)
-            for row in rows[start:] + rows[:start]:
-                run = run_row(row, ranks, number, options.sizes)
-                runs.append(run)
-                if run.error:
-                    print(f"round {number}, {ranks} ranks, {row.name}: {run.error}", flush=True)
-        print(f"round {number + 1} of {options.rounds} done", file=sys.stderr, flush=True)
-
-    table = summarize(runs, {row.name for row in rows if row.ours})
-    order = {row.name: number for number, row in enumerate(rows)}
-    table.sort(key=lambda cell: (cell["ranks"], cell["bytes"], order[cell["row"]]))
-    print_table(table)
-    if options.json:
-        report = {"runs": [asdict(run) for run in runs], "summary": table}
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
-    return 1 if not runs or any(run.error for run in runs) else 0
+    steps = ",".join(f"{size}:{iterations_of(size)}" for size in options.sizes)
+    return compare(rows, steps, options.ranks, options.rounds, options.json)
 
 
 if __name__ == "__main__":
