@@ -154,6 +154,10 @@ int run_job(const RunOptions& options, const Environment& own, const Inherited& 
     return complain(kUsageError, fmt::format("--min-np {} is more than the {} ranks of the job",
                                              job.min_size, job.slots.size()));
   }
+  if (options.max_np && *options.max_np < static_cast<int>(job.slots.size())) {
+    return complain(kUsageError, fmt::format("--max-np {} is less than the {} ranks of the job",
+                                             *options.max_np, job.slots.size()));
+  }
   Result<Tuning> tuning = read_tuning(options);
   if (!tuning) return complain(kUsageError, tuning.error().message);
   Result<Environment> environment = make_job_environment(

@@ -43,14 +43,13 @@ constexpr const char* kCheckBuild =
     "    [X] as torchrun's, Slurm's or Open MPI's workers\n";
 
 // Options of Horovod's elastic jobs, whose hosts come and go. They take a value each.
-constexpr std::array kElastic = {"--max-np,--max-num-proc", "--host-discovery-script",
-                                 "--slots-per-host",        "--elastic-timeout",
-                                 "--reset-limit",           "--blacklist-cooldown-range"};
+constexpr std::array kElastic = {"--host-discovery-script", "--slots-per-host", "--elastic-timeout",
+                                 "--reset-limit", "--blacklist-cooldown-range"};
 
 // What CLI11 fills in; turned into RunOptions when it is complete.
 struct Raw {
   std::string num_proc;
-  std::string min_np;
+  std::string min_np, max_np;
   std::string start_timeout_s;
   std::vector<std::string> assignments;
   std::vector<std::string> tuning;  ///< The values, one per row of tuning_options().
@@ -104,6 +103,9 @@ void add_options(CLI::App& app, Raw& raw) {
       ->type_name("N");
   app.add_option("--min-np,--min-num-proc", raw.min_np,
                  "go on without ranks that die, as long as N are left; else a death ends the job")
+      ->type_name("N");
+  app.add_option("--max-np,--max-num-proc", raw.max_np,
+                 "accepted if it is not less than -np: no ranks come to a job")
       ->type_name("N");
   CLI::Option* const hosts =
       app.add_option("-H,--hosts", raw.run.hosts, "hosts and slots, such as node1:4,node2:4")
@@ -252,6 +254,13 @@ Result<void> read_numbers(const Raw& raw, const CLI::App& app, RunOptions& run) 
                   fmt::format("--min-np needs the number of ranks with which the job goes on, such "
                               "as --min-np 3, not '{}'",
                               raw.min_np));
+    }
+  }
+  if (app.count("--max-np") > 0) {
+    run.max_np = number_in<int>(raw.max_np);
+    if (!run.max_np || *run.max_np < 1) {
+      return fail(ErrorKind::invalid_argument,
+                  fmt::format("--max-np needs a number of ranks, not '{}'", raw.max_np));
     }
   }
   if (app.count("--start-timeout") > 0) {

@@ -24,6 +24,7 @@ namespace hora {
 struct RunOptions {
   std::optional<int> num_proc;
   std::optional<int> min_np;      ///< The job goes on when ranks die, with as many.
+  std::optional<int> max_np;      ///< The job has no more; it has what it starts with.
   std::string hosts;              ///< "localhost:4"; empty: this host.
   std::string hostfile;           ///< A path; empty: none. Not together with `hosts`.
   int ssh_port = 0;               ///< 0: ssh's own choice.

@@ -127,13 +127,18 @@ def run(
         The Python of the ranks; this one by default.
     disable_cache, use_gloo, use_mpi, mpi_args : optional
         Accepted; they have no effect.
-    min_num_proc, max_num_proc, slots, reset_limit, cooldown_range, host_discovery_script : optional
+    min_np, min_num_proc : int, optional
+        When ranks die the others go on, as long as so many are left; without it a death ends the
+        job (docs/repair.md).
+    max_np, max_num_proc : int, optional
+        No job has more ranks than it starts with, so this is at least `np` and changes nothing.
+    slots, reset_limit, cooldown_range, host_discovery_script : optional
         For jobs whose hosts come and go, which this version does not run: must be None.
 
     Returns
     -------
     list
-        One value per rank, in rank order.
+        One value per rank, in rank order; with `min_np` those of the ranks that returned.
 
     Raises
     ------
@@ -151,8 +156,6 @@ def run(
     if network_interface is not None:
         warnings.warn("network_interface is now network_interfaces", DeprecationWarning, 2)
     elastic = {
-        "min_num_proc": min_num_proc or min_np,
-        "max_num_proc": max_num_proc or max_np,
         "slots": slots,
         "reset_limit": reset_limit,
         "cooldown_range": cooldown_range,
@@ -161,15 +164,16 @@ def run(
     refused = [name for name, value in elastic.items() if value is not None]
     if refused:
         raise ValueError(
-            f"{', '.join(refused)}: this version of Hora cannot let hosts or workers come and go."
+            f"{', '.join(refused)}: this version of Hora cannot let hosts or workers come; name "
+            "fixed hosts with hosts or hostfile. Ranks may go: min_num_proc."
         )
-    if np is not None and num_proc is not None and np != num_proc:
-        raise ValueError(f"np={np} and num_proc={num_proc} are two names of one number.")
-    count = np if np is not None else num_proc
+    count = _one_of(np=np, num_proc=num_proc)
     if count is None and hosts is None and hostfile is None:
         count = 1
     options: dict[str, Any] = {
         "--num-proc": count,
+        "--min-np": _one_of(min_np=min_np, min_num_proc=min_num_proc),
+        "--max-np": _one_of(max_np=max_np, max_num_proc=max_num_proc),
         "--hosts": hosts,
         "--hostfile": hostfile,
         "--start-timeout": start_timeout,
@@ -196,6 +200,15 @@ def run(
             if office is not None:
                 office.close()
         return _collect(task, status, failed)
+
+
+def _one_of(**names: int | None) -> int | None:
+    """Return the value of an argument that has two names; ValueError if they differ."""
+    given = {name: value for name, value in names.items() if value is not None}
+    if len(set(given.values())) > 1:
+        texts = " and ".join(f"{name}={value}" for name, value in given.items())
+        raise ValueError(f"{texts} are two names of one number.")
+    return next(iter(given.values()), None)
 
 
 def _packed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
@@ -244,8 +257,11 @@ def _pass_on(pipe: IO[str], stream: Any, seen: Callable[[str], None]) -> threadi
     return thread
 
 
-def _run_horarun(words: list[str], variables: dict[str, str]) -> tuple[int, tuple[int, str] | None]:
-    """Run horarun to its end: its exit code, and the rank that failed first with its end."""
+def _run_horarun(words: list[str], variables: dict[str, str]) -> tuple[int, list[tuple[int, str]]]:
+    """Run horarun to its end: its exit code, and the ranks that failed with their ends.
+
+    The last of them is the one that has ended the job, if one has.
+    """
     failed: list[tuple[int, str]] = []
 
     def look(line: str) -> None:
@@ -282,7 +298,7 @@ def _run_horarun(words: list[str], variables: dict[str, str]) -> tuple[int, tupl
         for pipe in (process.stderr, process.stdout):
             if pipe is not None:
                 pipe.close()
-    return process.returncode, failed[-1] if failed else None
+    return process.returncode, failed
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -296,18 +312,18 @@ def _end(process: subprocess.Popen[str]) -> None:
         raise
 
 
-def _collect(task: Path, status: int, failed: tuple[int, str] | None) -> list[Any]:
+def _collect(task: Path, status: int, failed: list[tuple[int, str]]) -> list[Any]:
     if status == 0:
-        first = task / "result.0"
-        size = _header_of(first)[2] if first.exists() else 1
-        files = [task / f"result.{rank}" for rank in range(size)]
-        missing = [rank for rank, file in enumerate(files) if not file.exists()]
+        given = sorted(task.glob("result.*"), key=lambda file: int(file.suffix[1:]))
+        size = _header_of(given[0])[2] if given else 1
+        accounted = {int(file.suffix[1:]) for file in given} | {rank for rank, _ in failed}
+        missing = [rank for rank in range(size) if rank not in accounted]
         if missing:
             raise RuntimeError(f"ranks {missing} ended in order, but without a result.")
-        return [_result_of(file) for file in files]
-    if failed is None:
+        return [_result_of(file) for file in given]
+    if not failed:
         raise RuntimeError(f"horarun could not run the job and ended with status {status}.")
-    rank, how = failed
+    rank, how = failed[-1]
     file = task / f"result.{rank}"
     if file.exists():
         _result_of(file)  # raises what the rank raised

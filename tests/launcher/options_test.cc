@@ -92,14 +92,22 @@ TEST_CASE("controllers are accepted one at a time") {
 
 TEST_CASE("what elastic jobs need is refused in words") {
   for (const Words& words :
-       {Words{"--max-np", "4"}, Words{"--host-discovery-script", "./d.sh"},
-        Words{"--slots-per-host", "2"}, Words{"--elastic-timeout", "9"},
-        Words{"--reset-limit", "1"}, Words{"--blacklist-cooldown-range", "1", "10"}}) {
+       {Words{"--host-discovery-script", "./d.sh"}, Words{"--slots-per-host", "2"},
+        Words{"--elastic-timeout", "9"}, Words{"--reset-limit", "1"},
+        Words{"--blacklist-cooldown-range", "1", "10"}}) {
     Words all = {"-np", "2"};
     all.insert(all.end(), words.begin(), words.end());
     all.insert(all.end(), {"python", "a.py"});
     CHECK_THAT(mistake(all), Contains(words[0] + ": this version"));
   }
+}
+
+TEST_CASE("the least and the most ranks are numbers") {
+  const RunOptions options = run_options({"-np", "4", "--min-num-proc", "2", "--max-np=8", "a"});
+  CHECK(options.min_np == 2);
+  CHECK(options.max_np == 8);
+  CHECK_THAT(mistake({"-np", "2", "--max-np", "many", "a"}), Contains("--max-np needs a number"));
+  CHECK_THAT(mistake({"-np", "2", "--min-np", "0", "a"}), Contains("--min-np needs the number"));
 }
 
 TEST_CASE("help lists every option and every knob") {

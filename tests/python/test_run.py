@@ -116,14 +116,40 @@ def test_arguments_that_cannot_be_are_refused() -> None:
         hora.run(len, hosts="a:1", hostfile="f")
     with pytest.raises(ValueError, match="use_gloo and use_mpi only allow one"):
         hora.run(len, use_gloo=True, use_mpi=True)
-    with pytest.raises(ValueError, match="max_num_proc"):
-        hora.run(len, np=1, max_np=2)
+    with pytest.raises(ValueError, match="slots, host_discovery_script: this version"):
+        hora.run(len, np=1, slots=2, host_discovery_script="find")
+    with pytest.raises(ValueError, match="min_np=1 and min_num_proc=2 are two names"):
+        hora.run(len, np=3, min_np=1, min_num_proc=2)
     with pytest.raises(ValueError, match="two names of one number"):
         hora.run(len, np=1, num_proc=2)
     with pytest.raises(ValueError, match="cannot send"):
         hora.run(len, (sys._getframe(),), np=1)
     with pytest.raises(RuntimeError, match="ended with status 2"):
         hora.run(len, np=2, hosts="localhost:1")
+    for most in ({"min_np": 3}, {"max_num_proc": 1}):
+        with pytest.raises(RuntimeError, match="ended with status 2"):
+            hora.run(len, np=2, **most)
+
+
+def test_the_others_go_on_when_a_rank_dies() -> None:
+    pytest.importorskip("hora.numpy")
+
+    def work() -> tuple[int, int]:
+        import numpy as np
+
+        import hora.numpy as hvd
+
+        hvd.init()
+        born = hvd.rank()
+        while hvd.size() == 3:
+            hvd.allreduce(np.ones(2), name="a")
+            if born == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return born, hvd.size()
+
+    assert hora.run(work, np=3, min_num_proc=2, max_num_proc=3) == [(0, 2), (2, 2)]
+    with pytest.raises(RuntimeError, match=r"Process name: 1\nExit code: 137"):
+        hora.run(work, np=3, min_np=3)
 
 
 SCRIPT = """
