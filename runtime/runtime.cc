@@ -206,10 +206,11 @@ class RuntimeImpl final : public Runtime, private Succession {
   }
 
   bool poll(const Handle& handle) override {
+    // The answer is of the moment of the question; asking sees to it that somebody goes on.
     if (handle->done() || forked_) return handle->done();
     engine_->post_flush();
     progress_->on_posted(false);
-    return handle->done();
+    return false;
   }
 
   Result<void> start_timeline(const TimelineTarget& target) override {
