@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from hora import _core
+from hora._calls import Adasum
 
 Tensor = TypeVar("Tensor")
 
@@ -58,8 +59,8 @@ def codec(words: str) -> Codec:
                                 with ``+ef`` does training converge
         ======================  ===============================================================
 
-    Only sums and averages of floating-point tensors are encoded; others are sent as they are. All
-    ranks must give the same codec.
+    Only sums and averages of floating-point tensors are encoded; others are sent as they are, and
+    Adasum with a codec is an error. All ranks must give the same codec.
 
     Raises
     ------
@@ -69,6 +70,18 @@ def codec(words: str) -> Codec:
     return Codec(words)
 
 
-def words_of(compression: Any) -> str:
-    """Return what the core is told about a compressor: the words of a codec, or nothing."""
-    return compression.words if isinstance(compression, Codec) else ""
+def words_of(compression: Any, op: int) -> str:
+    """Return what the core is told about a compressor: the words of a codec, or nothing.
+
+    Raises
+    ------
+    ValueError
+        A codec with Adasum, which adds no encoded tensors.
+    """
+    words = compression.words if isinstance(compression, Codec) else ""
+    if words and op == Adasum:
+        raise ValueError(
+            f"compression={compression!r} is for sums and averages, not for op=hvd.Adasum: use "
+            "hvd.Compression.fp16, a compressor of yours, or none."
+        )
+    return words

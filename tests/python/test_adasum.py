@@ -162,6 +162,24 @@ def check_joined_ranks_give_zeros() -> None:
     hvd.join()
 
 
+def check_codecs_are_for_sums() -> None:
+    hvd.init()
+    leaf = torch.ones(2, requires_grad=True)
+    sgd = torch.optim.SGD([leaf], lr=1.0)
+    for compression in (hvd.Compression.bf16, hvd.Compression.int8):
+        named: dict[str, Any] = {"op": hvd.Adasum, "compression": compression}
+        for call, argument in (
+            (hvd.allreduce, leaf.detach()),
+            (hvd.grouped_allreduce, [leaf.detach()]),
+            (hora.numpy.allreduce, np.ones(2)),
+            (hvd.DistributedOptimizer, sgd),
+        ):
+            with pytest.raises(ValueError, match="is for sums and averages, not for"):
+                call(argument, **named)
+    both = hvd.allreduce(torch.ones(2), op=hvd.Adasum, compression=hvd.Compression.fp16)
+    assert torch.equal(both, torch.ones(2))
+
+
 def check_mistakes() -> None:
     for dtype in (torch.int32, torch.uint8, torch.bool):
         with pytest.raises(ValueError, match="Adasum is for floating-point numbers"):

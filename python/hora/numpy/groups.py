@@ -114,7 +114,7 @@ def grouped_allreduce(
     op = _calls.reduction(op, average)
     sent, contexts = _calls.compressed(tensors, compression, _members)
     scales = (prescale_factor, postscale_factor)
-    codec = words_of(compression)
+    codec = words_of(compression, op)
     reduced = _calls.synchronize(_start_reduce(sent, name, op, *scales, process_set, codec))
     return _calls.decompressed(reduced, compression, contexts)
 

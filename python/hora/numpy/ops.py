@@ -78,7 +78,7 @@ def allreduce(
         postscale_factor,
         0,
         registered_id(process_set, "allreduce"),
-        words_of(compression),
+        words_of(compression, op),
     )
     result: Array = _context.afterwards(compression.decompress, output, ctx)
     return result

@@ -89,7 +89,14 @@ def grouped_allreduce(
     """
     op = _calls.reduction(op, average)
     sent, contexts = _calls.compressed(tensors, compression, _members)
-    arguments = (name, op, prescale_factor, postscale_factor, process_set, words_of(compression))
+    arguments = (
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set,
+        words_of(compression, op),
+    )
     if _wants_gradients(sent):
         reduced = group_gradients.allreduce(sent, *arguments)
     else:

@@ -100,7 +100,7 @@ def allreduce(
     require_tensor(tensor)
     if compression is not Compression.none:
         _calls.require_compressor(compression)
-    codec = words_of(compression)
+    codec = words_of(compression, op)
     compressed, ctx = compression.compress(tensor)
     arguments = (name, op, prescale_factor, postscale_factor, process_set)
     if compressed.layout is torch.sparse_coo:
@@ -166,7 +166,7 @@ def allreduce_async_(
     op = _calls.reduction(op, average)
     buffer = writable(tensor)
     finish = partial(write_back, tensor, buffer)
-    codec = words_of(compression)
+    codec = words_of(compression, op)
     return _start_allreduce(
         name, buffer, buffer, finish, op, prescale_factor, postscale_factor, process_set, codec
     )

@@ -19,6 +19,7 @@ import torch
 
 from hora import _context
 from hora._calls import Adasum, Average, reduction, require_compressor
+from hora._codec import words_of
 from hora.process_sets import ProcessSet, global_process_set, registered_id
 from hora.torch.adasum_optimizer import AdasumFace
 from hora.torch.compression import Compression
@@ -288,7 +289,7 @@ def DistributedOptimizer(  # noqa: N802
     Raises
     ------
     ValueError
-        An argument is wrong, or `optimizer` is distributed already.
+        An argument is wrong, such as a codec with Adasum, or `optimizer` is distributed already.
     NotImplementedError
         Adasum over a process set other than the global one.
     """
@@ -297,6 +298,7 @@ def DistributedOptimizer(  # noqa: N802
         raise ValueError("This optimizer is the result of DistributedOptimizer already.")
     check_optimizer(optimizer)
     require_compressor(compression)
+    words_of(compression, op)
     check_predivide_factor(gradient_predivide_factor)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
