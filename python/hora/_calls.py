@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Callable
 
 from hora import _context, _core
+from hora._refusals import telling
 from hora.process_sets import ProcessSet, global_process_set, registered_id
 
 Average = 0
@@ -220,7 +221,8 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     Collectives that are in flight need not complete for that.
     """
     context = _context.current()
-    number = registered_id(process_set, "barrier")
+    with telling(_core.BARRIER, "noname", process_set):
+        number = registered_id(process_set, "barrier")
     uint8 = _core.DTYPES["uint8"]
     context.runtime.run(_core.BARRIER, "noname", uint8, (), 0, 0, None, process_set=number)
 

@@ -18,6 +18,7 @@ import struct
 from typing import Any, Callable
 
 from hora import _calls, _context, _core
+from hora._refusals import telling
 from hora.exceptions import HoraInternalError
 from hora.process_sets import ProcessSet, global_process_set, registered_id
 
@@ -89,7 +90,8 @@ def broadcast_pickle(
     `dump` is called on the root alone. What it raises is raised there, and as a HoraInternalError
     on the others.
     """
-    root = _calls.checked_root(root_rank, process_set)
+    with telling(_core.BROADCAST, f"{name}.header", process_set):
+        root = _calls.checked_root(root_rank, process_set)
     if _context.current().rank == root:
         _send_pickle(dump, root, name, process_set)
         return None

@@ -6,7 +6,8 @@ unnamed calls are in step again on all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 
 import hora.numpy
 import hora.torch as hvd
+from hora.torch import blocking, group_calls
 
 SIZES = [1, 3]
 Call = Callable[[], Any]
@@ -230,6 +232,187 @@ def check_only_the_sets_ranks_are_told() -> None:
         with pytest.raises(ValueError, match="not a member"):
             hvd.allreduce(torch.ones(2), process_set=pair)
     assert hvd.remove_process_set(pair)
+    in_step()
+
+
+def check_a_barrier_and_sets_that_are_none() -> None:
+    hvd.init()
+    everybody = list(range(hvd.size()))
+    ones = torch.ones(2)
+    for wrong in (None, 5, everybody, "all", hvd.ProcessSet(everybody)):
+        told(
+            lambda: hvd.barrier(process_set=wrong),  # noqa: B023
+            hvd.barrier,
+            ValueError,
+            "barrier.noname",
+            "ValueError",
+        )
+        told(
+            lambda: hvd.allreduce(ones, name="x", process_set=wrong),  # noqa: B023
+            lambda: hvd.allreduce(ones, name="x"),
+            ValueError,
+            "allreduce.x",
+        )
+    hvd.barrier()
+    in_step()
+
+
+def check_objects_and_sparse_tensors() -> None:
+    entries = torch.eye(2).to_sparse()
+    for name in ("x", None):
+        told(
+            partial(hvd.broadcast_object, "text", root_rank=99, name=name),
+            partial(hvd.broadcast_object, "text", name=name),
+            ValueError,
+            "invalid root rank 99",
+        )
+        told(
+            partial(hvd.sparse_allreduce_async, torch.ones(2), name, hvd.Sum),
+            partial(sparse_sum, entries, name),
+            ValueError,
+            "layout torch.sparse_coo",
+        )
+    assert hvd.broadcast_object(hvd.rank()) == 0
+    assert sparse_sum(entries, "x").to_dense()[0, 0] == hvd.size()
+    in_step()
+
+
+def sparse_sum(tensor: torch.Tensor, name: str | None) -> torch.Tensor:
+    return hvd.sparse_allreduce_async(tensor, name, hvd.Sum)()
+
+
+def check_backward_passes() -> None:
+    """What a gradient is made of on rank 0 cannot be reduced."""
+    hvd.init()
+    for call, arguments in (
+        (hvd.allreduce, {}),
+        (hvd.allgather, {}),
+        (hvd.broadcast, {"root_rank": 0}),
+        (hvd.reducescatter, {}),
+        (hvd.alltoall, {}),
+        (lambda tensor: hvd.grouped_allreduce([tensor, tensor])[0], {}),
+        (lambda tensor: hvd.grouped_allgather([tensor, tensor])[0], {}),
+        (lambda tensor: hvd.grouped_reducescatter([tensor, tensor])[0], {}),
+    ):
+        for turn in range(2):
+            leaf = torch.ones(hvd.size() * 2, 2, requires_grad=True)
+            result = call(leaf, **arguments)
+            if turn == 0:
+                with without_memory_on_rank_0():
+                    told(result.sum().backward, result.sum().backward, ValueError)
+            else:
+                result.sum().backward()
+                assert leaf.grad is not None
+    in_step()
+
+
+@contextlib.contextmanager
+def without_memory_on_rank_0() -> Iterator[None]:
+    """Make rank 0 refuse all tensors, as it does those of a GPU."""
+
+    def refuse(tensor: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no memory of the host")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if hvd.rank() == 0:
+            for module in (blocking, group_calls):
+                patch.setattr(module, "readable", refuse)
+        yield
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+
+
+def trained(model: torch.nn.Module, optimizer: Any) -> None:
+    """Make a step, and check that all ranks have made the same."""
+    optimizer.zero_grad()
+    model(torch.full((2, 3), hvd.rank() + 1.0)).sum().backward()
+    optimizer.step()
+    for parameter in model.parameters():
+        both = hvd.allgather(parameter.detach().unsqueeze(0))
+        assert torch.equal(both[0], both[-1])
+
+
+class Moody:
+    """A compressor that fails once on rank 0, at its third tensor."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, None]:
+        self.calls += 1
+        if self.calls == 3 and hvd.rank() == 0:
+            raise RuntimeError("in no mood to compress")
+        return tensor, None
+
+    def decompress(self, tensor: torch.Tensor, ctx: None) -> torch.Tensor:
+        return tensor
+
+
+def check_hooks_of_an_optimizer() -> None:
+    hvd.init()
+    if hvd.size() == 1:
+        return  # No gradient is reduced.
+    for op in (hvd.Average, hvd.Adasum):
+        for goes_on in ("steps", "forgets"):
+            model = network()
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=0.1),
+                named_parameters=model.named_parameters(),
+                compression=Moody(),
+                op=op,
+            )
+
+            def step(model: Any = model, optimizer: Any = optimizer) -> None:
+                model(torch.ones(2, 3)).sum().backward()
+                optimizer.step()
+
+            before = [parameter.detach().clone() for parameter in model.parameters()]
+            told(step, step, RuntimeError, "in no mood to compress", "allreduce.")
+            if hvd.rank() == 0 and op == hvd.Average and goes_on == "steps":
+                with pytest.raises(RuntimeError, match="in no mood"):
+                    optimizer.step()
+            assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
+            trained(model, optimizer)
+    in_step()
+
+
+def check_a_gradient_that_is_part_of_a_graph() -> None:
+    hvd.init()
+    if hvd.size() == 1:
+        return
+    model = network()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+
+    def step(graph: bool) -> None:
+        model(torch.ones(2, 3)).pow(2).sum().backward(create_graph=graph)
+        optimizer.step()
+
+    told(lambda: step(True), lambda: step(False), AssertionError, "requires a gradient itself")
+    trained(model, optimizer)
+    in_step()
+
+
+def check_a_layer_that_normalizes() -> None:
+    hvd.init()
+    if hvd.size() == 1:
+        return  # It asks nobody.
+    layer = hvd.SyncBatchNorm(4)
+    for wrong, words in (
+        (torch.ones(4), "at least 2D input"),
+        (torch.ones(2, 3), "4 channels"),
+        (torch.ones(2, 5, 2), "4 channels"),
+    ):
+        told(
+            lambda: layer(wrong),  # noqa: B023
+            lambda: layer(torch.ones(2, 4)),
+            ValueError,
+            "sync_batch_norm.4",
+            words,
+        )
+        assert layer(torch.ones(2, 4)).shape == (2, 4)
     in_step()
 
 

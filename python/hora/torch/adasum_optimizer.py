@@ -18,7 +18,8 @@ from typing import Any, Callable
 
 import torch
 
-from hora import _calls
+from hora import _calls, _core
+from hora._refusals import telling
 from hora.torch.gradient_flight import in_memory_order
 from hora.torch.ops import allreduce_async_
 from hora.torch.optimizer_arguments import check_passes
@@ -92,11 +93,13 @@ class AdasumFace(Face):
     def _reduce_changes(self, before: dict[torch.Tensor, torch.Tensor]) -> None:
         """Put into each parameter what it was before, and the Adasum of all ranks' changes."""
         started: list[tuple[torch.Tensor, int, torch.Tensor, Any]] = []
-        try:
-            for parameter, old in before.items():
+        failure: Exception | None = None
+        for parameter, old in before.items():
+            try:
                 started.append((parameter, *self._start(parameter, parameter - old)))
-        finally:
-            _synchronize(started, before)
+            except Exception as error:  # The others wait for what comes after it, too.
+                failure = failure or error
+        _synchronize(started, before, failure)
         for parameter, _, compressed, context in started:
             change = self._hora.making.compression.decompress(compressed, context)
             parameter.copy_(before[parameter].add_(change))
@@ -105,8 +108,9 @@ class AdasumFace(Face):
         self, parameter: torch.Tensor, change: torch.Tensor
     ) -> tuple[int, torch.Tensor, Any]:
         making = self._hora.making
-        compressed, context = making.compression.compress(change)
         name = making.claimed[parameter]
+        with telling(_core.ALLREDUCE, name):
+            compressed, context = making.compression.compress(change)
         handle = allreduce_async_(in_memory_order(compressed), name=name, op=making.op)
         return handle, compressed, context
 
@@ -114,10 +118,13 @@ class AdasumFace(Face):
 def _synchronize(
     started: list[tuple[torch.Tensor, int, torch.Tensor, Any]],
     before: dict[torch.Tensor, torch.Tensor],
+    failure: Exception | None,
 ) -> None:
-    """Wait for all; if one has failed, take the step back on this rank, and raise."""
+    """Wait for all; if one has failed, or `failure`, take the step back on this rank, and raise."""
     try:
         _calls.synchronize_all(handle for _, handle, _, _ in started)
+        if failure is not None:
+            raise failure
     except Exception:
         for parameter, old in before.items():
             parameter.copy_(old)

@@ -10,7 +10,8 @@ alltoall       each row's gradient, sent back to where the row came from; zero f
                nowhere
 
 The backward collectives are unnamed, so backward passes must come in the same order on all ranks.
-They are differentiable themselves.
+They are differentiable themselves. One that fails before it begins is told to the other ranks, as
+the public calls are.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from typing import Any, Optional
 
 import torch
 
-from hora import _context
+from hora import _context, _core
 from hora._calls import Average, Sum
+from hora._refusals import told
 from hora.process_sets import ProcessSet
 from hora.torch import blocking
 
@@ -157,6 +159,7 @@ _reducescatter: Any = Reducescatter.apply
 _alltoall: Any = Alltoall.apply
 
 
+@told(_core.ALLREDUCE)
 def allreduce(
     tensor: torch.Tensor,
     name: str | None,
@@ -171,12 +174,14 @@ def allreduce(
     return result
 
 
+@told(_core.ALLGATHER)
 def allgather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> torch.Tensor:
     """Gather into a new tensor, with a gradient."""
     result: torch.Tensor = _allgather(tensor, name, process_set)
     return result
 
 
+@told(_core.BROADCAST)
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
 ) -> torch.Tensor:
@@ -185,6 +190,7 @@ def broadcast(
     return result
 
 
+@told(_core.REDUCESCATTER)
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None,
@@ -198,6 +204,7 @@ def reducescatter(
     return result
 
 
+@told(_core.ALLTOALL)
 def alltoall(
     tensor: torch.Tensor,
     splits: Sequence[int] | None,

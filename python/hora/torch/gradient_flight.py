@@ -14,12 +14,15 @@ becomes sparse again. Complex numbers travel as pairs.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any, Callable, Union
 
 import torch
 
+from hora import _core
 from hora._calls import synchronize
+from hora._refusals import telling
 from hora.process_sets import ProcessSet
 from hora.torch.ops import allreduce_async_
 from hora.torch.sparse import sparse_allreduce_async
@@ -75,7 +78,24 @@ class Flight:
 
 
 def launch(parameter: torch.Tensor, gradient: torch.Tensor, name: str, manner: Manner) -> Flight:
-    """Start the reduction of a gradient; it must not be touched until it has landed."""
+    """Start the reduction of a gradient; it must not be touched until it has landed.
+
+    If that fails the other ranks are told.
+    """
+    with telling_of(gradient, name, manner):
+        return _launch(parameter, gradient, name, manner)
+
+
+def telling_of(
+    gradient: torch.Tensor, name: str, manner: Manner
+) -> contextlib.AbstractContextManager[None]:
+    """Tell the other ranks if what leads to the reduction of a gradient fails; see `telling`."""
+    if gradient.is_sparse and not manner.sparse_as_dense:
+        return telling(_core.ALLGATHER, name, manner.process_set, members=2)
+    return telling(_core.ALLREDUCE, name, manner.process_set)
+
+
+def _launch(parameter: torch.Tensor, gradient: torch.Tensor, name: str, manner: Manner) -> Flight:
     source = gradient
     if gradient.is_sparse and manner.sparse_as_dense:
         source = gradient.to_dense()

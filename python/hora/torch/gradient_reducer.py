@@ -12,6 +12,10 @@ the same tensors either way.
 
 Several backward passes may be added up before the reduction; then only the last of them starts it.
 
+A reduction that fails before it begins - a compressor of the user's has raised, a gradient is part
+of a graph - is told to the other ranks; here the error counts as the result of that parameter,
+which is not reduced any more in this round.
+
 Hooks come on the threads on which backward passes run, so a lock guards all of it. It is held while
 a round ends: nobody else could do anything useful with its gradients meanwhile.
 """
@@ -27,7 +31,7 @@ import torch
 
 from hora import _context
 from hora.exceptions import HoraInternalError
-from hora.torch.gradient_flight import Flight, Manner, launch, zeros_for
+from hora.torch.gradient_flight import Flight, Manner, launch, telling_of, zeros_for
 
 _TOO_MANY_PASSES = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
@@ -47,6 +51,8 @@ class GradientReducer:
         # Of this round: what is under way, and the gradients of passes that were added up.
         self.flights: dict[torch.Tensor, Flight] = {}
         self.added_up: dict[torch.Tensor, torch.Tensor] = {}
+        # Of this round: what has failed before it began. The other ranks have been told.
+        self._failures: dict[torch.Tensor, Exception] = {}
         # Parameters whose gradients an optimizer that was made later reduces.
         self._lent: dict[torch.Tensor, weakref.ref[GradientReducer]] = {}
         self._groups = {member: group for group in groups for member in group}
@@ -84,19 +90,30 @@ class GradientReducer:
         with self._lock:
             if self._borrower(parameter) is not None:
                 return
-            if self._gradients_dropped() or not self._same_job():
+            dropped = self._gradients_dropped() or parameter in self._failures
+            if dropped or not self._same_job():
                 self.abandon()
             gradient = parameter.grad
             if gradient is None:
                 return  # Another hook has taken it.
             if gradient.requires_grad:
-                raise AssertionError(
-                    "A gradient that requires a gradient itself, as after "
-                    "backward(create_graph=True), cannot be reduced."
-                )
+                self._refuse(parameter, gradient)
             self._count_pass(parameter, gradient)
             if self.passes_left[parameter] == 0:
                 self._on_ready(parameter)
+
+    def _refuse(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Raise, for a gradient that is part of a graph; the other ranks learn of it."""
+        error = AssertionError(
+            "A gradient that requires a gradient itself, as after backward(create_graph=True), "
+            "cannot be reduced."
+        )
+        if parameter in self.flights:
+            raise error  # The others do not wait for it.
+        self._enter_round()
+        self._failures[parameter] = error
+        with telling_of(gradient, self.names[parameter], self.manner):
+            raise error
 
     def _gradients_dropped(self) -> bool:
         """Return whether gradients are being reduced that the parameters no longer have.
@@ -121,7 +138,7 @@ class GradientReducer:
         group = [p for p in self._groups.get(parameter, [parameter]) if p.requires_grad]
         if all(self.passes_left.get(member, 0) <= 0 for member in group):
             for member in group:
-                if member in self.passes_left and member not in self.flights:
+                if member in self.passes_left and not self._begun(member):
                     self._start(member, self._gradient_of(member))
 
     def fill_gradients(self) -> None:
@@ -136,16 +153,28 @@ class GradientReducer:
         return parameter.grad
 
     def _start(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-        if not self.flights:
+        self._enter_round()
+        try:
+            flight = launch(parameter, gradient, self.names[parameter], self.manner)
+        except Exception as error:
+            self._failures[parameter] = error
+            raise
+        self.flights[parameter] = flight
+
+    def _enter_round(self) -> None:
+        """Note the job in which this round goes on, if it begins now."""
+        if not self.flights and not self._failures:
             self._context = _context.current()
-        self.flights[parameter] = launch(parameter, gradient, self.names[parameter], self.manner)
+
+    def _begun(self, parameter: torch.Tensor) -> bool:
+        return parameter in self.flights or parameter in self._failures
 
     def _missing(self) -> list[torch.Tensor]:
         """Return the parameters whose reduction has not been started in this round, in order."""
         return [
             parameter
             for parameter in self.passes_left
-            if parameter not in self.flights
+            if not self._begun(parameter)
             and parameter.requires_grad
             and self._borrower(parameter) is None
         ]
@@ -162,12 +191,8 @@ class GradientReducer:
             self._require_same_job()
             for borrower in self._borrowers():
                 borrower.finish()
-            first: Exception | None = None
-            try:
-                for parameter in self._missing():
-                    self._start(parameter, self._gradient_of(parameter))
-            except Exception as error:
-                first = error
+            self._start_missing()
+            first = next(iter(self._failures.values()), None)
             for parameter, flight in list(self.flights.items()):
                 try:
                     flight.land()
@@ -178,6 +203,12 @@ class GradientReducer:
             if first is not None:
                 raise first
 
+    def _start_missing(self) -> None:
+        """Start what has not begun; what fails is among the failures then."""
+        for parameter in self._missing():
+            with contextlib.suppress(Exception):
+                self._start(parameter, self._gradient_of(parameter))
+
     def abandon(self) -> None:
         """End the round, if one has begun, and throw its results away.
 
@@ -186,10 +217,10 @@ class GradientReducer:
         with self._lock, torch.no_grad():
             for borrower in self._borrowers():
                 borrower.abandon()
-            if self.flights and self._same_job():
-                with contextlib.suppress(HoraInternalError):
-                    for parameter in self._missing():
-                        zeros = zeros_for(parameter, self._sparse_dims.get(parameter, 0))
+            if (self.flights or self._failures) and self._same_job():
+                for parameter in self._missing():
+                    zeros = zeros_for(parameter, self._sparse_dims.get(parameter, 0))
+                    with contextlib.suppress(Exception):
                         self._start(parameter, zeros)
                 for parameter, flight in list(self.flights.items()):
                     with contextlib.suppress(HoraInternalError):
@@ -200,6 +231,7 @@ class GradientReducer:
 
     def _begin_round(self) -> None:
         self.added_up.clear()
+        self._failures.clear()
         for parameter in self.passes_left:
             self.passes_left[parameter] = 0 if parameter in self.flights else self.passes
 
@@ -211,7 +243,7 @@ class GradientReducer:
 
     def _same_job(self) -> bool:
         """Return whether the job goes on in which gradients are being reduced, if any are."""
-        if not self.flights:
+        if not self.flights and not self._failures:
             return True
         return _context.is_initialized() and _context.queried() is self._context
 

@@ -9,8 +9,9 @@ from typing import Any, Optional
 
 import torch
 
-from hora import _calls
+from hora import _calls, _core
 from hora._calls import Average, Sum
+from hora._refusals import telling, told
 from hora.process_sets import ProcessSet
 from hora.torch import group_calls
 
@@ -66,8 +67,9 @@ class GroupedAllgather(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         """Gather `tensors`, and before them how many rows each rank has of each."""
         ctx.process_set = process_set
-        own = torch.tensor([[tensor.shape[0] for tensor in tensors]])
-        rows = _calls.synchronize(group_calls.start_gather([own], None, process_set))[0]
+        with telling(_core.ALLGATHER, None, process_set, members=1):
+            own = torch.tensor([[tensor.shape[0] for tensor in tensors]])
+            rows = _calls.synchronize(group_calls.start_gather([own], None, process_set))[0]
         firsts = rows[: process_set.rank()].sum(0).tolist()
         ctx.parts = list(zip(firsts, own[0].tolist()))
         handle = group_calls.start_gather(list(tensors), name, process_set)
@@ -115,6 +117,7 @@ _allgather: Any = GroupedAllgather.apply
 _reducescatter: Any = GroupedReducescatter.apply
 
 
+@told(_core.ALLREDUCE)
 def allreduce(
     tensors: list[torch.Tensor],
     name: str | None,
@@ -128,6 +131,7 @@ def allreduce(
     return list(_allreduce(name, op, prescale, postscale, process_set, codec, *tensors))
 
 
+@told(_core.ALLGATHER)
 def allgather(
     tensors: list[torch.Tensor], name: str | None, process_set: ProcessSet
 ) -> list[torch.Tensor]:
@@ -135,6 +139,7 @@ def allgather(
     return list(_allgather(name, process_set, *tensors))
 
 
+@told(_core.REDUCESCATTER)
 def reducescatter(
     tensors: list[torch.Tensor],
     name: str | None,

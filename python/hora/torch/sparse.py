@@ -12,8 +12,9 @@ from typing import Callable
 
 import torch
 
-from hora import _calls
+from hora import _calls, _core
 from hora._calls import Average, Sum
+from hora._refusals import telling
 from hora.process_sets import ProcessSet, global_process_set, registered_id
 from hora.torch.group_calls import start_gather
 from hora.torch.tensors import require_tensor
@@ -66,15 +67,16 @@ def sparse_allreduce_async(
     ValueError
         The tensor is not sparse.
     """
-    registered_id(process_set, "allgather")
-    require_tensor(tensor)
-    if tensor.layout is not torch.sparse_coo:
-        raise ValueError(
-            f"sparse_allreduce_async needs a tensor of layout torch.sparse_coo, not "
-            f"{tensor.layout}; use allreduce_async for dense ones."
-        )
-    divisor = len(process_set.ranks) if _calls.integer("op", op) == Average else 1
-    return partial(_result, _start(tensor, name, process_set), tensor.shape, divisor)
+    with telling(_core.ALLGATHER, name, process_set, members=2):
+        registered_id(process_set, "allgather")
+        require_tensor(tensor)
+        if tensor.layout is not torch.sparse_coo:
+            raise ValueError(
+                f"sparse_allreduce_async needs a tensor of layout torch.sparse_coo, not "
+                f"{tensor.layout}; use allreduce_async for dense ones."
+            )
+        divisor = len(process_set.ranks) if _calls.integer("op", op) == Average else 1
+        return partial(_result, _start(tensor, name, process_set), tensor.shape, divisor)
 
 
 def reduce_sparse(

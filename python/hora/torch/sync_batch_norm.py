@@ -21,8 +21,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hora import _context
+from hora import _context, _core
 from hora._calls import Sum
+from hora._refusals import telling
 from hora.torch import blocking
 
 __all__ = ["SyncBatchNorm"]
@@ -63,10 +64,15 @@ class SyncBatchNorm(_BatchNorm):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalize an input of shape (N, C, ...); all ranks must come here in training."""
-        self._check_input_dim(input)
         if not self.training or _context.queried().size == 1:
             result: torch.Tensor = super().forward(input)
             return result
+        with telling(_core.ALLGATHER, _name(self.num_features)):
+            self._check_input_dim(input)
+            if input.shape[1] != self.num_features:
+                raise ValueError(
+                    f"expected an input with {self.num_features} channels (got {input.shape[1]})"
+                )
         output, mean, unbiased = _normalize(input, self.weight, self.bias, self.eps)
         self._track(mean, unbiased)
         return output
@@ -110,16 +116,9 @@ class _Whole:
 
     def __init__(self, part: torch.Tensor) -> None:
         channels = part.shape[1]
-        count = part.numel() // channels if channels else 0
-        dims = [0, *range(2, part.dim())]
-        mean = torch.zeros(channels, dtype=torch.float64)
-        squares = mean
-        if count:
-            variance, mean = torch.var_mean(part, dims, correction=0)
-            mean = mean.double()
-            squares = variance.double() * count
-        mine = torch.cat([torch.tensor([count], dtype=torch.float64), mean, squares])
-        rows = blocking.gather_new(mine.unsqueeze(0), f"sync_batch_norm.{channels}")[0]
+        with telling(_core.ALLGATHER, _name(channels)):
+            mine = self._of_part(part, channels)
+            rows = blocking.gather_new(mine.unsqueeze(0), _name(channels))[0]
         counts, means, squares = rows[:, :1], rows[:, 1 : channels + 1], rows[:, channels + 1 :]
         self.count = int(counts.sum())
         if self.count < 2:
@@ -129,6 +128,19 @@ class _Whole:
             )
         self.mean = (counts * means).sum(0) / self.count
         self.squares = (squares + counts * (means - self.mean) ** 2).sum(0)
+
+    @staticmethod
+    def _of_part(part: torch.Tensor, channels: int) -> torch.Tensor:
+        """Return count, means and sums of squared deviations of this rank's part."""
+        count = part.numel() // channels if channels else 0
+        dims = [0, *range(2, part.dim())]
+        mean = torch.zeros(channels, dtype=torch.float64)
+        squares = mean
+        if count:
+            variance, mean = torch.var_mean(part, dims, correction=0)
+            mean = mean.double()
+            squares = variance.double() * count
+        return torch.cat([torch.tensor([count], dtype=torch.float64), mean, squares])
 
 
 class _Function(torch.autograd.Function):
@@ -178,13 +190,17 @@ class _Function(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             of_bias = sums[0].to(weight.dtype)
         if ctx.needs_input_grad[0]:
-            name = f"sync_batch_norm.{len(mean)}"
-            whole = blocking.reduce_new(sums.double(), name, Sum, 1.0, 1.0) / ctx.count
+            whole = blocking.reduce_new(sums.double(), _name(len(mean)), Sum, 1.0, 1.0) / ctx.count
             means = whole.to(gradient.dtype).view(2, *over_channels)
             scale = inverse if weight is None else inverse * weight.to(inverse.dtype)
             of_input = gradient.sub(means[0]).sub_(normalized.mul_(means[1]))
             of_input = of_input.mul_(scale.view(over_channels)).to(input.dtype)
         return of_input, of_weight, of_bias, None
+
+
+def _name(channels: int) -> str:
+    """Return what the collectives of a layer are called, on all ranks."""
+    return f"sync_batch_norm.{channels}"
 
 
 def _computable(tensor: torch.Tensor) -> torch.Tensor:
