@@ -8,12 +8,14 @@ repository's `python/horovod_compat`, as the distribution would install it.
 from __future__ import annotations
 
 import os
+import select
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import run_command
-from support.launching import find_horarun
+from support.launching import LIMIT_S, find_horarun
 
 import hora
 
@@ -28,10 +30,14 @@ NAMES = {
         "allreduce allreduce_ allreduce_async allreduce_async_ alltoall alltoall_async barrier "
         "broadcast broadcast_ broadcast_async broadcast_async_ broadcast_object "
         "broadcast_optimizer_state broadcast_parameters ccl_built check_extension cross_rank "
-        "cross_size cuda_built ddl_built elastic global_process_set gloo_built gloo_enabled init "
+        "cross_size cuda_built ddl_built elastic global_process_set gloo_built gloo_enabled "
+        "grouped_allgather grouped_allgather_async grouped_allreduce grouped_allreduce_ "
+        "grouped_allreduce_async grouped_allreduce_async_ grouped_reducescatter "
+        "grouped_reducescatter_async init "
         "is_initialized join local_rank local_size mpi_built mpi_enabled mpi_threads_supported "
         "nccl_built poll rank reducescatter reducescatter_async remove_process_set rocm_built "
-        "shutdown size start_timeline stop_timeline synchronize _check_has_gpu"
+        "shutdown size sparse_allreduce_async start_timeline stop_timeline synchronize "
+        "_check_has_gpu"
     ),
     "horovod.torch.mpi_ops": "allreduce_async_ synchronize poll size rank is_homogeneous join",
     "horovod.torch.compression": "Compression",
@@ -56,14 +62,27 @@ NAMES = {
     "horovod.runner": "run _HorovodArgs",
     "horovod.runner.util.threads": "in_thread on_event execute_function_multithreaded",
     "horovod.runner.common.util.env": "get_env_rank_and_size",
-    "horovod.runner.launch": ("parse_args _run_elastic _run run_commandline gloo_built mpi_built"),
+    "horovod.runner.launch": (
+        "parse_args _run_elastic _run run_commandline run_controller gloo_built mpi_built"
+    ),
     "horovod.runner.common.util.config_parser": (
         "set_env_from_args set_args_from_config validate_config_args HOROVOD_FUSION_THRESHOLD "
         "HOROVOD_TIMELINE"
     ),
     "horovod.runner.elastic.constants": "RESET_LIMIT_EXCEEDED_MESSAGE",
     "horovod.runner.elastic.driver": "DISCOVER_HOSTS_FREQUENCY_SECS ELASTIC_TIMEOUT_SECS",
-    "horovod.runner.gloo_run": "_get_min_start_hosts gloo_run",
+    "horovod.runner.gloo_run": "_get_min_start_hosts gloo_run launch_gloo",
+    "horovod.runner.common.util.hosts": (
+        "HostInfo SlotInfo INVALID_SLOT_INFO get_host_assignments parse_host_files parse_hosts "
+        "parse_hosts_and_slots"
+    ),
+    "horovod.runner.common.util.safe_shell_exec": (
+        "execute prefix_connection GRACEFUL_TERMINATION_TIME_S"
+    ),
+    "horovod.runner.common.util.secret": "make_secret_key compute_digest check_digest",
+    "horovod.runner.common.util.settings": "Settings",
+    "horovod.runner.common.util.timeout": "Timeout TimeoutException",
+    "horovod.runner.common.util.host_hash": "host_hash",
 }
 
 FIND = """
@@ -198,3 +217,107 @@ except RuntimeError as error:
     assert status == 0, output
     assert "[1]<stdout>:here" in output
     assert "as expected" in output
+
+
+def ends_as_expected(program: str) -> str:
+    """Run a program that sees Horovod's name, and return its output."""
+    status, output = run_command([sys.executable, "-c", program], 60, path_with(ALIASES))
+    assert status == 0, output
+    assert "as expected" in output
+    return output
+
+
+def test_launch_gloo_and_the_choice_of_a_controller() -> None:
+    output = ends_as_expected("""
+import pytest
+from types import SimpleNamespace as Settings
+from horovod.runner.gloo_run import launch_gloo
+from horovod.runner.launch import run_controller
+job = Settings(num_proc=2, hosts='localhost:2')
+launch_gloo('echo here', None, job, None, None, None)
+with pytest.raises(NotImplementedError, match='exec_command must be None'):
+    launch_gloo('echo here', print, job, None, None, None)
+chosen = []
+for gloo, mpi in ((True, False), (None, None), (True, True)):
+    run_controller(gloo, lambda: chosen.append('gloo'), mpi, None, None, None, 0)
+with pytest.raises(ValueError, match='MPI support has not been built'):
+    run_controller(False, None, True, print, None, None, 0)
+assert chosen == ['gloo'] * 3
+print('as expected')
+""")
+    assert "[1]<stdout>:here" in output
+
+
+def test_hosts_get_ranks_as_horarun_deals_them(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("a slots=2\n\n# a comment\nb:1  # another\n")
+    ends_as_expected(f"""
+import pytest
+from horovod.runner.common.util.hosts import *
+text = parse_host_files({str(file)!r})
+assert text == 'a:2,b:1'
+assert parse_hosts_and_slots(text) == (['a', 'b'], {{'a': 2, 'b': 1}})
+places = [slot.to_response_string() for slot in get_host_assignments(parse_hosts(text), 3)]
+assert places == ['0,3,0,2,0,2', '1,3,1,2,0,1', '2,3,0,1,1,2']
+assert [slot.size for slot in get_host_assignments(parse_hosts(text), 1, 2)] == [2, 2]
+with pytest.raises(ValueError, match='Requested more processes .4. than there are available slots'):
+    get_host_assignments(parse_hosts(text), 4)
+with pytest.raises(ValueError, match='Invalid host input'):
+    parse_hosts_and_slots('a')
+print('as expected')
+""")
+
+
+def test_commands_are_run_to_their_end_or_ended() -> None:
+    ends_as_expected("""
+import io, threading
+from horovod.runner.common.util import safe_shell_exec as shell
+def run(command, **options):
+    out, err = io.StringIO(), io.StringIO()
+    return shell.execute(command, stdout=out, stderr=err, **options), out.getvalue(), err.getvalue()
+assert run('echo a; echo b >&2; exit 3') == (3, 'a\\n', 'b\\n')
+assert run('printf "x\\ry\\nz"', index=5)[1] == '[5]<stdout>:x\\r[5]<stdout>:y\\n[5]<stdout>:z'
+assert run(['kill', '-9', '$$']) == (137, '', '')
+assert run('echo $A', env={'A': 'mine', 'PATH': '/bin:/usr/bin'})[1] == 'mine\\n'
+event = threading.Event()
+event.set()
+assert run('sleep 1000; exit 7', events=[event])[0] == 143
+print('as expected')
+""")
+
+
+def test_a_command_ends_with_who_runs_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    program = f"""
+from horovod.runner.common.util.safe_shell_exec import execute
+execute("exec > {pipe}; echo up; sleep 1000; true")
+"""
+    job = subprocess.Popen(
+        [sys.executable, "-c", program], env={**os.environ, **path_with(ALIASES)}
+    )
+    with pipe.open() as output:
+        assert output.readline() == "up\n"
+        job.kill()
+        assert select.select([output], [], [], LIMIT_S)[0]
+        assert output.read() == ""  # Nobody holds the other end any more.
+    job.wait()
+
+
+def test_limits_secrets_and_names_of_hosts() -> None:
+    ends_as_expected("""
+import pytest
+from horovod.runner.common.util import secret, timeout
+from horovod.runner.common.util.host_hash import host_hash
+from horovod.runner.common.util.settings import Settings
+key = secret.make_secret_key()
+assert secret.check_digest(key, b'text', secret.compute_digest(key, b'text'))
+assert not secret.check_digest(key, b'text', secret.compute_digest(b'other', b'text'))
+with pytest.raises(timeout.TimeoutException, match='after 0 seconds of waiting'):
+    timeout.Timeout(0, 'after {timeout} seconds of {activity}').check_time_out_for('waiting')
+timeout.Timeout(1000, '').check_time_out_for('anything')
+assert host_hash() == host_hash('') != host_hash('salt')
+settings = Settings(hosts='a:1', num_proc=1, run_func_mode=True)
+assert (settings.hosts, settings.run_func_mode, settings.nics) == ('a:1', True, None)
+print('as expected')
+""")

@@ -10,14 +10,22 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import hora
 from horovod.common.util import gloo_built, mpi_built
 from horovod.runner.common.util.config_parser import set_args_from_config, validate_config_args
 from horovod.runner.options import make_parser, words_of
 
-__all__ = ["HORARUN", "failure", "gloo_built", "mpi_built", "parse_args", "run_commandline"]
+__all__ = [
+    "HORARUN",
+    "failure",
+    "gloo_built",
+    "mpi_built",
+    "parse_args",
+    "run_commandline",
+    "run_controller",
+]
 
 HORARUN = Path(hora.__file__).parent / "bin" / "horarun"
 
@@ -61,9 +69,8 @@ def _run(args: Any) -> list[Any] | None:
     if args.run_func is not None:
         from horovod.runner import run
 
-        results: list[Any] = run(
-            args.run_func, num_proc=args.num_proc, hosts=args.hosts, hostfile=args.hostfile
-        )
+        names = ("num_proc", "min_num_proc", "max_num_proc", "hosts", "hostfile")
+        results: list[Any] = run(args.run_func, **{name: getattr(args, name) for name in names})
         return results
     command = [str(HORARUN), "--horovod-compat", *words_of(args), *args.command]
     code = subprocess.run(command, check=False).returncode
@@ -75,6 +82,27 @@ def _run(args: Any) -> list[Any] | None:
 def _run_elastic(args: Any) -> list[Any] | None:
     """Run a job whose hosts may change: horarun decides whether it can."""
     return _run(args)
+
+
+def run_controller(
+    use_gloo: bool | None,
+    gloo_run: Callable[[], Any],
+    use_mpi: bool | None,
+    mpi_run: Callable[[], Any],
+    use_jsrun: bool | None,
+    js_run: Callable[[], Any],
+    verbosity: int | None,
+) -> None:
+    """Call `gloo_run`, in whose place Hora stands; ValueError if another controller is asked for.
+
+    The three functions start a job with what they are named after.
+    """
+    if not use_gloo and (use_mpi or use_jsrun):
+        raise ValueError(
+            "MPI support has not been built: Hora has none, and needs none. Leave out --mpi and "
+            "--jsrun."
+        )
+    gloo_run()
 
 
 def run_commandline() -> None:

@@ -252,7 +252,7 @@ class _Note(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         value = self.const if self.nargs == 0 else values
-        setattr(namespace, self.dest, tuple(value) if self.nargs == 2 else value)
+        setattr(namespace, self.dest, list(value) if self.nargs == 2 else value)
         namespace.given.add(self.dest)
 
 

@@ -43,6 +43,8 @@ def on_event(
     """Start a thread that calls `func` once `event` is set, unless `stop` is set before."""
     if not isinstance(event, threading.Event):
         raise ValueError(f"event must be a threading.Event, not {type(event).__name__}")
+    if stop is None and not daemon:
+        raise ValueError("Stop event must be given for non-daemon event thread")
 
     def wait() -> None:
         while stop is None or not stop.is_set():
