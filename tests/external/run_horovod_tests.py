@@ -44,6 +44,7 @@ FILES = (
     TestFile("test/parallel/test_common.py", (2,)),
     TestFile("test/single/test_torch_elastic.py", (0,)),
     TestFile("test/single/test_elastic_run.py", (0,)),
+    TestFile("test/single/test_run.py", (0,)),
     TestFile("test/integration/test_interactiverun.py", (0,)),
 )
 

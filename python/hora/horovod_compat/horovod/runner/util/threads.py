@@ -19,8 +19,7 @@ def in_thread(
     silent: bool = False,
 ) -> threading.Thread:
     """Start a thread that calls `target`, and return it; a silent one swallows exceptions."""
-    if not isinstance(args, (tuple, list)):
-        args = (args,)
+    _require_tuple(args)
 
     def call() -> None:
         with contextlib.suppress(Exception) if silent else contextlib.nullcontext():
@@ -31,8 +30,15 @@ def in_thread(
     return thread
 
 
+def _require_tuple(args: Any) -> None:
+    if not isinstance(args, tuple):
+        raise ValueError(
+            f"args must be a tuple, not {type(args)}, for a single argument use (arg,)"
+        )
+
+
 def on_event(
-    event: threading.Event,
+    event: threading.Event | None,
     func: Callable[..., Any],
     args: Any = (),
     stop: threading.Event | None = None,
@@ -41,8 +47,9 @@ def on_event(
     silent: bool = False,
 ) -> threading.Thread:
     """Start a thread that calls `func` once `event` is set, unless `stop` is set before."""
-    if not isinstance(event, threading.Event):
-        raise ValueError(f"event must be a threading.Event, not {type(event).__name__}")
+    if event is None:
+        raise ValueError("Event must not be None")
+    _require_tuple(args)
     if stop is None and not daemon:
         raise ValueError("Stop event must be given for non-daemon event thread")
 

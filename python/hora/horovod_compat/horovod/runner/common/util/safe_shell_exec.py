@@ -58,7 +58,11 @@ def prefix_connection(
             lines, waiting = [*lines, waiting], ""
         for line in filter(None, lines):
             if behind and not started:
-                stamp = time.asctime(time.localtime()) if prefix_output_with_timestamp else ""
+                stamp = (
+                    time.asctime(time.localtime(time.time()))
+                    if prefix_output_with_timestamp
+                    else ""
+                )
                 dst_stream.write(f"{stamp}[{index}]<{prefix}>:")
             started = not line.endswith(("\n", "\r"))
             dst_stream.write(line)
