@@ -43,8 +43,14 @@ void ring(DoorbellWords& words, int eventfd, bool urgent) {
   const std::uint32_t state = words.state.load(std::memory_order_relaxed);
   if (state == DoorbellWords::kRunning) return;
   const std::uint32_t amount = urgent ? kUrgentRing : 1;
-  const std::uint32_t rings = words.rings.fetch_add(amount, std::memory_order_acq_rel) + amount;
-  if (!reached(rings, words.target.load(std::memory_order_acquire))) return;
+  const std::uint32_t before = words.rings.fetch_add(amount, std::memory_order_acq_rel);
+  // Again: if this was read as the target of an earlier sleep, the sleeper of now has our ring.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const std::uint32_t target = words.target.load(std::memory_order_acquire);
+  if (!reached(before + amount, target)) return;
+  // Whoever reaches the target wakes; who comes later finds a sleeper that does not run yet. But
+  // who reached it may have died before it could wake, so what is urgent relies on nobody.
+  if (!urgent && reached(before, target)) return;
   if (state == DoorbellWords::kInFutex) {
     futex_wake(words.rings);
   } else if (eventfd >= 0) {

@@ -15,7 +15,9 @@
 // The doorbell counts rings. A sleeper that needs k more peers before it can do anything says so
 // with `target`, and only the ring that reaches it makes the system call: a 4-rank exchange costs
 // one wake per rank instead of three. An urgent ring (an answer of the root, a wake from the own
-// process) jumps over any target.
+// process) jumps over any target. Other rings beyond the target make no call: the sleeper has been
+// woken, and with more ranks than cores it takes a while until it runs (in a 1 MB all-reduce of 4
+// ranks on 2 cores, 5 of 6 wakes were for somebody awake).
 //
 // The words live in a page of the owner's arena that peers map writable and only add to; in a job
 // of one they live in private memory.

@@ -8,6 +8,7 @@
 #include <functional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <catch2/catch.hpp>
 #include <fcntl.h>
@@ -90,6 +91,47 @@ int late_sleeps(bool with_socket, const std::function<int(int round)>& rings_of)
   return late;
 }
 
+/// In every round each of three peers rings once, and the sleeper waits for all of them: one of the
+/// rings, whichever is the last, is to wake it. Returns how many sleeps were late.
+int late_sleeps_of_peers(bool with_socket) {
+  DoorbellWords words{};
+  auto made = WaitPoint::make(words);
+  if (!made) return kRounds;
+  WaitPoint& wait_point = **made;
+  Pipe pipe;
+  if (with_socket) wait_point.watch(pipe.read_end.get());
+
+  std::atomic<int> asked{0}, rung{0};
+  std::vector<std::thread> peers;
+  for (int sign = 0; sign < kSigns; ++sign) {
+    peers.emplace_back([&] {
+      for (int round = 1; round <= kRounds; ++round) {
+        while (asked.load(std::memory_order_acquire) < round)
+          std::this_thread::yield();
+        rung.fetch_add(1, std::memory_order_release);
+        ring(words, wait_point.eventfd(), false);
+      }
+    });
+  }
+  int late = 0;
+  for (int round = 1; round <= kRounds; ++round) {
+    asked.store(round, std::memory_order_release);
+    int seen = rung.load(std::memory_order_acquire);
+    while (seen < round * kSigns) {
+      const auto missing = static_cast<std::uint32_t>(round * kSigns - seen);
+      const Deadline deadline = Deadline::after(30s);
+      // Any sign that came meanwhile changes how many are missing, so it cancels the sleep.
+      wait_point.sleep(deadline, {missing, false},
+                       [&] { return rung.load(std::memory_order_acquire) == seen; });
+      seen = rung.load(std::memory_order_acquire);
+      if (deadline.passed(steady_now())) ++late;
+    }
+  }
+  for (std::thread& peer : peers)
+    peer.join();
+  return late;
+}
+
 }  // namespace
 
 TEST_CASE("wait point: three rings from shared memory end one sleep, none is lost") {
@@ -98,6 +140,11 @@ TEST_CASE("wait point: three rings from shared memory end one sleep, none is los
 
 TEST_CASE("wait point: rings and sockets in any mixture end every sleep") {
   CHECK(late_sleeps(true, [](int round) { return round % 4; }) == 0);
+}
+
+TEST_CASE("wait point: whoever rings last of several peers ends the sleep") {
+  CHECK(late_sleeps_of_peers(false) == 0);
+  CHECK(late_sleeps_of_peers(true) == 0);
 }
 
 }  // namespace hora::test
