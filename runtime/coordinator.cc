@@ -5,8 +5,9 @@
 //   waiting     in the PendingTable, not all ranks of its process set have submitted it;
 //               StallInspector watches
 //   ready       all have, or have joined; and so it is with all of its group, if it has one. If
-//               they disagree, it is answered with an error. What does not fuse is answered at
-//               once; allreduces may be *held*, so that they are fused with what comes
+//               they disagree, it is answered with an error. What does not fuse, or was carried by
+//               all, is answered at once; other allreduces may be *held*, so that they are fused
+//               with what comes
 //   released    somebody waits for it, it was held for `hold`, or fills a buffer: answered as soon
 //               as its lane has less than `outstanding_limit` buffers in flight
 //   answered    a part of a RootMessage; forgotten here, remembered by the cache
@@ -57,8 +58,9 @@ int Coordinator::State::size_of_set(const Request& request) const {
 
 Result<void> Coordinator::State::take_hits(Rank from, TimePoint now) {
   std::span<const std::int64_t> first_dims = incoming.first_dims;
+  std::span<const std::byte> inputs = incoming.inputs;
   for (const Slot slot : incoming.hits) {
-    Arrival arrival{cache.at(slot, incoming.seen), {}, slot};
+    Arrival arrival{cache.at(slot, incoming.seen), {}, slot, {}};
     if (!arrival.request) {
       return fail(ErrorKind::protocol, "negotiation: rank " + std::to_string(from.value) +
                                            " names slot " + std::to_string(slot) +
@@ -70,8 +72,16 @@ Result<void> Coordinator::State::take_hits(Rank from, TimePoint now) {
     }
     arrival.first_dims = first_dims.first(own);
     first_dims = first_dims.subspan(own);
+    if (!incoming.inputs.empty()) {
+      const std::size_t bytes = carriable_bytes(*arrival.request);
+      if (bytes > inputs.size())
+        return fail(ErrorKind::protocol, "negotiation: inputs are missing");
+      arrival.input = inputs.first(bytes);
+      inputs = inputs.subspan(bytes);
+    }
     HORA_TRY(arrive(from, arrival, now));
   }
+  if (!inputs.empty()) return fail(ErrorKind::protocol, "negotiation: inputs of no known tensor");
   if (!first_dims.empty()) {
     return fail(ErrorKind::protocol, "negotiation: first dimensions of no known tensor");
   }
@@ -85,7 +95,7 @@ Result<void> Coordinator::State::take_requests(Rank from, TimePoint now) {
       return fail(ErrorKind::protocol, "negotiation: rank " + std::to_string(from.value) +
                                            " splits a tensor for another number of ranks");
     }
-    Arrival arrival{nullptr, first_dims};
+    Arrival arrival{nullptr, first_dims, kNoSlot, {}};
     arrival.request = std::make_shared<const Request>(canonical(std::move(request)));
     if (arrival.request->kind == Kind::join) {
       HORA_TRY(on_join(from, arrival.request, now));
@@ -153,7 +163,7 @@ void Coordinator::State::release(const GroupTable::Released& members, TimePoint 
 void Coordinator::State::make_ready(PendingId id, TimePoint now) {
   Pending& entry = table.at(id);
   entry.ready_at = now;
-  if (entry.error || entry.request->kind != Kind::allreduce) {
+  if (entry.error || entry.request->kind != Kind::allreduce || is_carried(entry)) {
     instant.push_back(id);
     return;
   }

@@ -1,9 +1,10 @@
 // What the root answers, and when: see negotiation.h for the rule, coordinator.cc for the life of a
 // tensor.
 //
-// A message is made of responses. Errors and what does not fuse go first; then the planner cuts the
-// ready allreduces into buffers, and a buffer goes if it is released or full and its lane has room.
-// Known tensors are written as slots, new ones in full; what is written is forgotten here.
+// A message is made of responses. Errors, carried results and what does not fuse go first; then the
+// planner cuts the ready allreduces into buffers, and a buffer goes if it is released or full and
+// its lane has room. Known tensors are written as slots, new ones in full; what is written is
+// forgotten here.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -48,11 +49,24 @@ void Coordinator::State::answer_instant() {
       answer_error(id, *entry.error);
       continue;
     }
+    if (is_carried(entry)) {
+      answer_carried(id);
+      continue;
+    }
     std::uint64_t bytes = entry.bytes;
     if (!entry.first_dims.empty()) bytes = byte_count(restored(*entry.request, entry.first_dims));
     answer({&instant[done - 1], 1}, lane_of(bytes, options));
   }
   instant.erase(instant.begin(), instant.begin() + static_cast<std::ptrdiff_t>(done));
+}
+
+/// The result itself: no lane has room to make for it.
+void Coordinator::State::answer_carried(PendingId id) {
+  Pending& entry = table.at(id);
+  std::vector<std::byte> result = entry.inputs.reduce(*entry.request);
+  body_bytes += kVarintBytes + result.size();
+  answer({&id, 1}, kSmallLane);
+  outgoing.responses.back().result = std::move(result);
 }
 
 /// Index in `ready` of the first tensor that is not released.

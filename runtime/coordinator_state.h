@@ -53,6 +53,7 @@ struct Coordinator::State {
   void answer_set_changes();
   void answer_join();
   void answer(std::span<PendingId> tensors, std::uint16_t lane);
+  void answer_carried(PendingId id);
   void answer_error(PendingId id, const Error& error);
   void add_new(PendingId id, WireResponse& response);
   void announce(SharedRequest request);
@@ -60,6 +61,8 @@ struct Coordinator::State {
   std::vector<std::int64_t> dims_of_set(const Pending& entry) const;
   int size_of_set(const Request& request) const;
   Slot slot_of(const Pending& entry) const;
+  /// All ranks of the set have sent their inputs along.
+  static bool is_carried(const Pending& entry) { return entry.inputs.count() == entry.set->size(); }
   bool within_budget() const { return body_bytes < kMessageBudget; }
 
   bool apply_set_change(PendingId id);

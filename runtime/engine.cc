@@ -24,6 +24,8 @@ NegotiationOptions negotiation_options(const Config& config, int size) {
   options.target_bytes = config.fusion_target_bytes;
   options.hold = std::chrono::milliseconds(config.fusion_hold_ms);
   options.cache_capacity = config.cache_capacity;
+  // Who asks for an algorithm gets it.
+  options.carry_bytes = config.algorithm.empty() ? config.carry_bytes : 0;
   options.stall_check = !config.stall_check_disable;
   const auto seconds = [](double s) {
     return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(s));
@@ -203,7 +205,7 @@ bool Engine::take_mail(TimePoint now) {
     }
     const Request& request = call->request();
     begin_span(request, negotiate_phase(request));
-    if (phase_ == Phase::running) negotiator_->submit(request);
+    if (phase_ == Phase::running) negotiator_->submit(request, carried_input(*call));
     table_.emplace(key_of(request), std::move(call));
   }
   if (mail.flush) {

@@ -187,6 +187,8 @@ class Engine {
   void finish_change(const Response& response, const Calls& calls);
   void start_run(const Response& response, Calls calls);
   void start_adasum(const Response& response, Calls calls);
+  [[nodiscard]] const std::byte* carried_input(const CompletionImpl& call) const;
+  void deliver(const Response& response, const Calls& calls);
   void lack_memory(std::uint64_t bytes, const Response& response, CompletionImpl* call);
   bool lay_out_run(CollectiveRun& run, const Response& response, const Calls& calls);
   void add_pieces(CollectiveRun& run, const Response& response, const Calls& calls);
@@ -201,6 +203,7 @@ class Engine {
                std::unique_ptr<CollectiveRun> run, Calls calls);
   void finish_runs();
   void finish_run(const CollectiveRun& run);
+  void finish_span_and_call(CompletionImpl& call);
   void finish_call(CompletionImpl& call, Result<void> outcome);
   [[nodiscard]] static std::string span_name(const Request& request);
   void begin_span(const Request& request, std::string_view phase);

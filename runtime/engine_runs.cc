@@ -2,7 +2,9 @@
 //
 // A response names tensors that are ready everywhere. Their calls leave the tensor table, their
 // bytes become pieces or extents of one run (run_layout.h), and the run goes to its lane of the
-// executor. The memory of results whose size only the response tells is made here.
+// executor. A result that came with the response is only copied (carried.h). The memory of results
+// whose size only the response tells is made here.
+#include <cstring>
 #include <utility>
 
 #include "ops/adasum.h"
@@ -25,6 +27,7 @@ void Engine::start_response(const Response& response) {
   if (response.set->includes(session_.world.self)) {
     collectives_.fetch_add(1, std::memory_order_relaxed);
   }
+  if (!response.result.empty()) return deliver(response, calls);
   const bool encodes = !response.codec.empty() && response.set->size() > 1;
   encodes ? start_encoded_run(response, std::move(calls)) : start_run(response, std::move(calls));
 }
@@ -55,6 +58,22 @@ bool Engine::take_calls(const Response& response, Calls& calls) {
     }
   }
   return true;
+}
+
+/// What negotiation may send along. Where members may be lost every result has a position in a
+/// lane, so that the survivors can say who has it.
+const std::byte* Engine::carried_input(const CompletionImpl& call) const {
+  if (session_.world.min_size > 0 || call.request().kind != Kind::allreduce) return nullptr;
+  return static_cast<const std::byte*>(call.submission().input);
+}
+
+/// The result came with the answer.
+void Engine::deliver(const Response& response, const Calls& calls) {
+  const Call& call = calls.front();
+  if (!call) return;
+  begin_span(call->request(), to_string(response.kind));
+  std::memcpy(call->submission().output, response.result.data(), response.result.size());
+  finish_span_and_call(*call);
 }
 
 void Engine::start_run(const Response& response, Calls calls) {
@@ -200,11 +219,14 @@ void Engine::finish_run(const CollectiveRun& run) {
   active_.erase(found);
   if (session_.world.min_size > 0) set_contributions(run, active);
   for (const Call& call : active.calls) {
-    if (!call) continue;
-    const Request& request = call->request();
-    if (timeline_.on()) timeline_.end(span_name(request), request.dtype, request.shape);
-    finish_call(*call, {});
+    if (call) finish_span_and_call(*call);
   }
+}
+
+void Engine::finish_span_and_call(CompletionImpl& call) {
+  const Request& request = call.request();
+  if (timeline_.on()) timeline_.end(span_name(request), request.dtype, request.shape);
+  finish_call(call, {});
 }
 
 /// Cuts the ranges of segments at the tensors' ends.

@@ -12,6 +12,9 @@
 // RootMessages. A WorkerMessage says how much of the stream its sender had seen, so the root knows
 // what a bit meant.
 //
+// A small tensor that is known and waited for sends its bytes with its bit and gets the result with
+// the answer (carried.h): one meeting of all ranks instead of two.
+//
 // When to answer. A tensor that is ready everywhere is answered at once if somebody waits for it
 // (the flush flag, set when a caller waits or polls), if the ready bytes reach `target_bytes`, or
 // if it has been held for `hold`. At most two fused buffers are outstanding per lane; what becomes
@@ -42,6 +45,7 @@ struct NegotiationOptions {
   std::uint64_t target_bytes = 8ull << 20;
   Duration hold = 50ms;
   std::uint32_t cache_capacity = 4096;
+  std::uint64_t carry_bytes = 0;  ///< Inputs that a rank sends with its bits; 0: none.
   std::uint64_t small_bytes = 256ull
                               << 10;    ///< Buffers up to this size take the small lane (lane 1).
   std::uint32_t outstanding_limit = 2;  ///< Fused buffers per lane that may be in flight.
@@ -61,8 +65,9 @@ class WorkerNegotiator {
   WorkerNegotiator(Rank self, const NegotiationOptions& options);
   ~WorkerNegotiator();
 
-  /// A tensor of this rank is ready.
-  void submit(const Request& request);
+  /// A tensor of this rank is ready. `input`: its bytes, which stay as they are until it is
+  /// answered; null: they are not to be sent from here.
+  void submit(const Request& request, const std::byte* input = nullptr);
   /// Somebody here waits: answer what is ready now. Sent once per call pattern, coalesced.
   void flush();
   /// This rank leaves the job in order: all others learn of it.

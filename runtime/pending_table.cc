@@ -37,9 +37,18 @@ Result<PendingId> PendingTable::add(Rank from, const Arrival& arrival, const Sha
     entry.first_dims.resize(static_cast<std::size_t>(size_) * own);
     std::copy(arrival.first_dims.begin(), arrival.first_dims.end(),
               entry.first_dims.begin() + static_cast<std::ptrdiff_t>(rank * own));
+  } else if (!arrival.input.empty()) {
+    keep_input(entry, from, arrival.input);
   }
   if (--entry.missing == 0) unlink(id);
   return id;
+}
+
+void PendingTable::keep_input(Pending& entry, Rank from, std::span<const std::byte> input) {
+  const std::uint64_t before = entry.inputs.kept_bytes();
+  if (before == 0 && kept_bytes_ >= kMostKeptBytes) return;
+  entry.inputs.put(entry.set->index_of(from), entry.set->size(), input);
+  kept_bytes_ += entry.inputs.kept_bytes() - before;
 }
 
 Result<std::vector<PendingId>> PendingTable::join(Rank rank) {
@@ -108,6 +117,8 @@ void PendingTable::remove(PendingId id) {
   Pending& entry = entries_[id];
   if (entry.missing > 0) unlink(id);
   by_key_.erase(key_of(*entry.request));
+  kept_bytes_ -= entry.inputs.kept_bytes();
+  entry.inputs.clear();
   entry.request.reset();
   entry.set.reset();
   entry.others.clear();

@@ -6,7 +6,8 @@
 // stall report.
 //
 // Every submission of a rank has an ordinal, so that "was this submitted before that rank's flush?"
-// is a comparison. Entries are reused: in a training loop the table allocates nothing.
+// is a comparison. Entries are reused: but for carried inputs, the table allocates nothing in a
+// training loop.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/result.h"
+#include "runtime/carried.h"
 #include "runtime/response_cache.h"
 #include "runtime/tensor_key.h"
 
@@ -35,6 +37,7 @@ struct Arrival {
   SharedRequest request;                     ///< Canonical.
   std::span<const std::int64_t> first_dims;  ///< The rank's own, `own_dims` of them.
   Slot slot = kNoSlot;                       ///< Where the rank's cache had it.
+  std::span<const std::byte> input{};        ///< If it came along.
 };
 
 struct Pending {
@@ -46,6 +49,7 @@ struct Pending {
   std::vector<std::int64_t> first_dims;                        ///< By rank, where they agree.
   std::vector<std::pair<std::int32_t, SharedRequest>> others;  ///< Ranks that said something else,
                                                                ///< `restored`.
+  CarriedInputs inputs;             ///< Of the ranks that sent them along and agree.
   std::optional<Error> error;       ///< Why it fails, once that is known.
   TimePoint since;                  ///< First submission.
   TimePoint ready_at;               ///< Last one.
@@ -92,6 +96,7 @@ class PendingTable {
   [[nodiscard]] std::vector<Submitted> requests_of(PendingId id) const;
 
  private:
+  void keep_input(Pending& entry, Rank from, std::span<const std::byte> input);
   PendingId open(const Arrival& arrival, const SharedSet& set, TimePoint now);
   void unlink(PendingId id);
   /// Ranks of its set that have not submitted it and have joined, or have not.
@@ -105,6 +110,7 @@ class PendingTable {
   std::vector<PendingId> free_;
   std::unordered_map<TensorKey, PendingId, TensorKeyHash> by_key_;  // views of the requests' names
   PendingId oldest_ = kNoPending, newest_ = kNoPending;
+  std::uint64_t kept_bytes_ = 0;  // Of carried inputs.
 };
 
 }  // namespace hora

@@ -167,6 +167,7 @@ struct Response {
   std::vector<ResponseTensor> tensors;  ///< In the common order; one unless fused.
   std::string error;                    ///< Not empty: fail these tensors with this text.
   ErrorKind error_kind = ErrorKind::mismatch;
+  std::vector<std::byte> result{};  ///< Not empty: of the one tensor, already reduced (carried.h).
 };
 
 }  // namespace hora

@@ -7,6 +7,7 @@
 #include <flatbuffers/flatbuffers.h>
 
 #include "runtime/base/check.h"
+#include "runtime/carried.h"
 
 namespace hora {
 namespace {
@@ -15,7 +16,7 @@ constexpr std::uint8_t kWorkerTag = 'W', kRootTag = 'R';
 // Flags of a WorkerMessage, and of a RootMessage where they apply.
 constexpr std::uint8_t kHasBody = 1, kFlush = 2, kLeaves = 4, kHasHits = 8, kHasStop = 4;
 // Parts of a slot section; in a worker's flags, and in the head of a response beside its lane.
-constexpr std::uint8_t kBitmap = 16, kHasDims = 32, kHasNew = 64;
+constexpr std::uint8_t kBitmap = 16, kHasDims = 32, kHasNew = 64, kCarries = 128;
 constexpr std::uint8_t kLaneMask = 7;
 // A FlatBuffer of ours: body -> responses -> tensors -> request -> vectors.
 constexpr flatbuffers::uoffset_t kMaxDepth = 8, kMaxTables = 1 << 20;
@@ -54,6 +55,25 @@ bool decode_hits(std::uint8_t flags, ByteReader& in, std::vector<Slot>& slots,
     if (!in.varint(dimension) || dimension > INT64_MAX) return false;
     first_dims.push_back(static_cast<std::int64_t>(dimension));
   }
+  return true;
+}
+
+// ---- the bytes of carried tensors
+
+std::uint8_t encode_carried(std::span<const std::byte> bytes, ByteWriter& out) {
+  if (bytes.empty()) return 0;
+  out.varint(bytes.size());
+  out.bytes(bytes);
+  return kCarries;
+}
+
+bool decode_carried(std::uint8_t flags, ByteReader& in, std::vector<std::byte>& carried) {
+  if ((flags & kCarries) == 0) return true;
+  std::uint64_t count = 0;
+  std::span<const std::byte> bytes;
+  if (!in.varint(count) || count == 0 || count > kMaxCarriedBytes) return false;
+  if (!in.bytes(static_cast<std::size_t>(count), bytes)) return false;
+  carried.assign(bytes.begin(), bytes.end());
   return true;
 }
 
@@ -227,6 +247,7 @@ std::vector<std::byte> encode(const WorkerMessage& message) {
     flags |= kHasHits;
     flags |= encode_hits(message.hits, message.first_dims, out);
   }
+  flags |= encode_carried(message.inputs, out);
   out.at(1) = static_cast<std::byte>(flags);
   if (body) {
     Builder builder(1024);
@@ -245,6 +266,7 @@ std::vector<std::byte> encode(const WorkerMessage& message) {
 Result<void> decode(std::span<const std::byte> bytes, WorkerMessage& message) {
   message.hits.clear();
   message.first_dims.clear();
+  message.inputs.clear();
   message.requests.clear();
   message.last_words.reset();
   ByteReader in(bytes);
@@ -258,6 +280,7 @@ Result<void> decode(std::span<const std::byte> bytes, WorkerMessage& message) {
   if ((flags & kHasHits) != 0 && !decode_hits(flags, in, message.hits, message.first_dims)) {
     return malformed("bad set of slots");
   }
+  if (!decode_carried(flags, in, message.inputs)) return malformed("bad inputs");
   if ((flags & kHasBody) == 0) {
     return in.rest().empty() ? Result<void>{} : malformed("bytes after the end");
   }
@@ -293,6 +316,7 @@ std::vector<std::byte> encode(const RootMessage& message) {
       flags |= kHasHits;
       flags |= encode_hits(response.slots, response.first_dims, out);
     }
+    flags |= encode_carried(response.result, out);
     if (!response.tensors.empty()) {
       flags |= kHasNew;
       body = true;
@@ -326,6 +350,7 @@ Result<void> decode(std::span<const std::byte> bytes, RootMessage& message) {
     if ((head & kHasHits) != 0 && !decode_hits(head, in, response.slots, response.first_dims)) {
       return malformed("bad set of slots");
     }
+    if (!decode_carried(head, in, response.result)) return malformed("bad result");
     if ((head & kHasNew) != 0) with_new.push_back(message.responses.size() - 1);
     if ((slots += response.slots.size()) > kMaxSlots) return malformed("too many slots");
   }

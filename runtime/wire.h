@@ -2,16 +2,18 @@
 //
 //   WorkerMessage   'W' flags varint(seen)
 //                       [slot set [varint(n) n x varint(first dim)]]
+//                       [varint(n) n x byte of inputs]
 //                       [FlatBuffer]
 //   RootMessage     'R' flags varint(responses)
 //                       per response: head [slot set [varint(n) n x varint(first dim)]]
+//                                          [varint(n) n x byte of result]
 //                       [FlatBuffer]
 //
 // A step of a training loop whose tensors are all known is a head of three bytes and a slot set.
 // Only what a receiver cannot know, new requests and texts, is a FlatBuffer (wire.fbs) at the end
 // of the message; it is copied to aligned memory and verified before it is looked at. Of a
 // response, `head` says which parts follow; the new tensors of the k-th response that has some are
-// the k-th element in the FlatBuffer.
+// the k-th element in the FlatBuffer. Inputs and results are those of carried.h.
 //
 // Decoders take bytes of anybody: whatever does not decode is an error of kind protocol. What
 // decodes is well-formed (known enumerators, sizes that do not overflow, slots in range), not yet
@@ -46,6 +48,7 @@ struct WorkerMessage {
   bool flush = false;
   std::vector<Slot> hits;                 ///< Ascending.
   std::vector<std::int64_t> first_dims;   ///< Of the hits that have own ones, in their order.
+  std::vector<std::byte> inputs;          ///< Of the carriable hits, in their order; or none.
   std::vector<Request> requests;          ///< Not known by the sender's cache; not canonical.
   std::optional<std::string> last_words;  ///< The sender leaves.
 };
@@ -62,6 +65,7 @@ struct WireResponse {
   std::uint8_t lane = 0;
   std::vector<Slot> slots;
   std::vector<std::int64_t> first_dims;  ///< By slot, then by rank.
+  std::vector<std::byte> result;         ///< Not empty: of its one tensor, which was carried.
   std::vector<NewTensor> tensors;
   std::string error;  ///< Not empty: these tensors fail.
   ErrorKind error_kind = ErrorKind::mismatch;

@@ -7,12 +7,15 @@
 //    are submitted.
 //  - `sets` changes in on_root_message too: a response names the set as it is at that place of the
 //    stream, and carries it.
+//  - Inputs are carried by a message that flushes: somebody waits for each of its tensors. They are
+//    read when it is made; who submits keeps them until the answer.
 //  - A flush covers all that was submitted before it. Once it is sent the root remembers it, so a
 //    caller that polls a hundred times costs one message: `unflushed` counts what no flush
 //    covers yet.
 #include <algorithm>
 #include <utility>
 
+#include "runtime/carried.h"
 #include "runtime/negotiation.h"
 #include "runtime/response_cache.h"
 #include "runtime/wire.h"
@@ -27,15 +30,25 @@ constexpr std::size_t kMaxLastWords = 16 << 10;
 
 struct WorkerNegotiator::State {
   State(Rank rank, const NegotiationOptions& options)
-      : self(rank), sets(options.size, options.sets) {}
+      : self(rank),
+        carry_bytes(std::min<std::uint64_t>(options.carry_bytes, kMaxCarriedBytes)),
+        sets(options.size, options.sets) {}
+
+  struct Ready {
+    Request request;
+    const std::byte* input;
+  };
 
   struct Hit {
     Slot slot;
     std::vector<std::int64_t> first_dims;  // this rank's own
+    const std::byte* input;
+    std::size_t carriable;  // bytes
   };
 
-  void add(Request& request);
+  void add(Ready& tensor);
   void write_hits();
+  void write_inputs();
   Result<Response> to_response(WireResponse& from);
   Result<void> add_known(const WireResponse& from, Response& response);
   Result<void> add_new(WireResponse& from, Response& response);
@@ -50,10 +63,11 @@ struct WorkerNegotiator::State {
   void count_answered(const Response& response);
 
   Rank self;
+  std::uint64_t carry_bytes;
   ProcessSets sets;
   ResponseCache cache;
   std::uint64_t seen = 0;
-  std::vector<Request> queue;  // submitted, not yet in a message; from `queue_front` on
+  std::vector<Ready> queue;  // submitted, not yet in a message; from `queue_front` on
   std::size_t queue_front = 0;
   std::uint64_t pending = 0;    // submitted, not yet answered
   std::uint64_t unflushed = 0;  // of these: submitted since the last flush
@@ -90,8 +104,8 @@ WorkerNegotiator::WorkerNegotiator(Rank self, const NegotiationOptions& options)
 
 WorkerNegotiator::~WorkerNegotiator() = default;
 
-void WorkerNegotiator::submit(const Request& request) {
-  state_->queue.push_back(request);
+void WorkerNegotiator::submit(const Request& request, const std::byte* input) {
+  state_->queue.push_back({request, input});
   if (request.kind == Kind::join) state_->joined = true;
   ++state_->pending;
   ++state_->unflushed;
@@ -127,17 +141,19 @@ std::optional<std::vector<std::byte>> WorkerNegotiator::take_message() {
     s.outgoing.last_words.swap(s.last_words);
     if (std::exchange(s.flush_wanted, false)) s.unflushed = 0;
   }
+  s.write_inputs();
   return encode(s.outgoing);
 }
 
 /// Puts a submission into the message being made: as a bit if the root knows it, else in full.
-void WorkerNegotiator::State::add(Request& request) {
+void WorkerNegotiator::State::add(Ready& tensor) {
+  Request& request = tensor.request;
   std::vector<std::int64_t> first_dims = first_dims_of(request);
   request = canonical(std::move(request));
   const Slot slot = cache.find(request);
   if (slot != kNoSlot) {
     body_bytes += kVarintBytes * first_dims.size();
-    hits.push_back({slot, std::move(first_dims)});
+    hits.push_back({slot, std::move(first_dims), tensor.input, carriable_bytes(request)});
     return;
   }
   request = restored(std::move(request), first_dims);
@@ -156,6 +172,19 @@ void WorkerNegotiator::State::write_hits() {
     outgoing.first_dims.insert(outgoing.first_dims.end(), hit.first_dims.begin(),
                                hit.first_dims.end());
   }
+}
+
+/// The inputs of all carriable hits, if somebody waits for them and they are few; or none.
+void WorkerNegotiator::State::write_inputs() {
+  outgoing.inputs.clear();
+  if (!outgoing.flush) return;
+  std::uint64_t bytes = 0;
+  for (const Hit& hit : hits) {
+    bytes += hit.carriable;
+    if (bytes > carry_bytes || (hit.carriable > 0 && hit.input == nullptr)) return;
+  }
+  for (const Hit& hit : hits)
+    outgoing.inputs.insert(outgoing.inputs.end(), hit.input, hit.input + hit.carriable);
 }
 
 Result<WorkerNegotiator::Decoded> WorkerNegotiator::on_root_message(
@@ -187,6 +216,11 @@ Result<Response> WorkerNegotiator::State::to_response(WireResponse& from) {
   response.tensors.reserve(from.slots.size() + from.tensors.size());
   HORA_TRY(add_known(from, response));
   HORA_TRY(add_new(from, response));
+  response.result = std::move(from.result);
+  if (response.result.empty()) return response;
+  const bool fits = response.tensors.size() == 1 && response.error.empty() &&
+                    response.result.size() == carriable_bytes(*response.tensors[0].request);
+  if (!fits) return broken("has a result of another size");
   return response;
 }
 

@@ -180,6 +180,9 @@ std::vector<Knob> make_knobs() {
            "... or until they have been held this long."),
       knob("HORA_CACHE_CAPACITY", &Config::cache_capacity,
            "Tensors known by one bit each; 0: every request travels whole."),
+      knob("HORA_CARRY_BYTES", &Config::carry_bytes,
+           "Known tensors that are waited for, of up to this many bytes together, are reduced by "
+           "rank 0 while the ranks agree on them; 0: none."),
       knob("HORA_ARENA_BYTES", &Config::arena_bytes,
            "Shared memory of a rank; 0: 256 MB, or an eighth of the memory limit over the ranks of "
            "the host if that is less."),

@@ -26,6 +26,7 @@ struct Config {
   std::uint64_t fusion_target_bytes = 8ull << 20;  ///< Fusing stops waiting for more at this size.
   std::uint32_t fusion_hold_ms = 50;         ///< ... or after this long, or when somebody waits.
   std::uint32_t cache_capacity = 4096;       ///< Cached responses.
+  std::uint64_t carry_bytes = 4096;          ///< Inputs that travel with negotiation.
   std::uint64_t arena_bytes = 0;             ///< 0: chosen from the memory limit.
   std::uint64_t segment_bytes = 0;           ///< 0: chosen from topology.
   std::uint32_t window = 4;                  ///< W: segments of a lane in flight.

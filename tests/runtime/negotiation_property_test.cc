@@ -1,10 +1,15 @@
 // Any interleaving: what must hold whatever the order in which ranks submit and messages arrive.
+//
+// Elements of rank r's tensors are r + 1 and the round, so that what was carried shows whose it was
+// and of which round.
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <random>
 #include <set>
 
+#include "runtime/base/float16.h"
 #include "tests/runtime/negotiation_world.h"
 
 namespace hora {
@@ -44,6 +49,22 @@ Request tensor_of(std::uint64_t seed, std::size_t index, std::size_t round, std:
   return request;
 }
 
+/// All elements of a tensor of float32 or float16 are this.
+std::vector<std::byte> filled(const Request& request, float value) {
+  const std::uint16_t half = float16_from_float(value);
+  std::vector<std::byte> bytes(byte_count(request));
+  const std::size_t element = size_of(request.dtype);
+  const void* const from =
+      request.dtype == DType::float32 ? static_cast<const void*>(&value) : &half;
+  for (std::size_t at = 0; at < bytes.size(); at += element)
+    std::memcpy(bytes.data() + at, from, element);
+  return bytes;
+}
+
+float value_of(std::size_t rank, std::size_t round) {
+  return static_cast<float>(rank + 1 + 10 * round);
+}
+
 struct Run {
   explicit Run(std::uint64_t seed_number) : seed(seed_number), random(seed_number) {
     options.size = static_cast<int>(1 + below(random, 6));
@@ -51,9 +72,11 @@ struct Run {
     options.target_bytes = std::array{64ull, 4096ull, 8ull << 20}[below(random, 3)];
     options.fusion_bytes = std::array{0ull, 2048ull, 64ull << 20}[below(random, 3)];
     options.small_bytes = 512;
+    options.carry_bytes = std::array{0ull, 700ull, 4096ull}[below(random, 3)];
     world = std::make_unique<NegotiationWorld>(options);
     const auto size = static_cast<std::size_t>(options.size);
     tensors = 1 + below(random, 20);
+    inputs.resize(size, std::vector<std::vector<std::byte>>(tensors));
     rounds.resize(size, std::vector<std::size_t>(tensors, 0));
     answered.resize(size, std::vector<std::size_t>(tensors, 0));
   }
@@ -105,7 +128,12 @@ struct Run {
   }
 
   void submit_tensor(std::size_t rank, std::size_t index) {
-    world->workers[rank]->submit(tensor_of(index, rounds[rank][index], rank));
+    const std::size_t round = rounds[rank][index];
+    const Request request = tensor_of(index, round, rank);
+    std::vector<std::byte>& input = inputs[rank][index];
+    input = filled(request, value_of(rank, round));
+    const bool gives = below(random, 8) > 0 && request.kind == Kind::allreduce;
+    world->workers[rank]->submit(request, gives ? input.data() : nullptr);
     ++rounds[rank][index];
   }
 
@@ -141,6 +169,12 @@ struct Run {
       first_dims.insert(first_dims.end(), own.begin(), own.end());
     }
     REQUIRE(tensor.first_dims == first_dims);
+    if (response.result.empty()) return;
+    ++carried;
+    float sum = 0;
+    for (std::size_t other = 0; other < rounds.size(); ++other)
+      sum += value_of(other, round);
+    REQUIRE(response.result == filled(mine, sum));
   }
 
   /// One random thing happens.
@@ -199,13 +233,16 @@ struct Run {
   NegotiationOptions options;
   std::unique_ptr<NegotiationWorld> world;
   std::size_t tensors = 0;
-  std::vector<std::vector<std::size_t>> rounds, answered;  // by rank and tensor
+  std::size_t carried = 0;                                  // results that ranks have heard
+  std::vector<std::vector<std::vector<std::byte>>> inputs;  // by rank and tensor
+  std::vector<std::vector<std::size_t>> rounds, answered;   // by rank and tensor
   std::map<std::size_t, std::vector<std::string>> streams;
 };
 
 }  // namespace
 
 TEST_CASE("negotiation: any interleaving answers every tensor once, on all ranks in one order") {
+  std::size_t carried = 0;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     INFO("seed " << seed);
     Run run(seed);
@@ -216,7 +253,10 @@ TEST_CASE("negotiation: any interleaving answers every tensor once, on all ranks
       INFO("rank " << rank);
       REQUIRE(stream == run.streams[0]);
     }
+    REQUIRE((run.options.carry_bytes > 0 || run.carried == 0));
+    carried += run.carried;
   }
+  CHECK(carried > 0);
 }
 
 }  // namespace hora

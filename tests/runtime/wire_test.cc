@@ -6,6 +6,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "runtime/carried.h"
+
 namespace hora {
 namespace {
 
@@ -29,6 +31,7 @@ WorkerMessage worker_message() {
   message.flush = true;
   message.hits = {1, 2, 3, 70, 900};
   message.first_dims = {0, 5, 1ll << 40};
+  message.inputs.assign(1000, std::byte{7});
   message.requests = {nasty_request(), Request{}};
   message.requests[1].kind = Kind::alltoall;
   message.requests[1].shape = {5, 3};
@@ -48,6 +51,7 @@ RootMessage root_message() {
   known.first_dims = {4, 4, 0, 9};
   WireResponse fresh;
   fresh.slots = {9};
+  fresh.result.assign(300, std::byte{5});
   fresh.tensors.push_back({std::make_shared<Request>(nasty_request()), 77, {1, 2, 3}});
   WireResponse failing;
   failing.tensors.push_back({std::make_shared<Request>(), kNoSlot, {}});
@@ -63,6 +67,7 @@ void require_same(const WireResponse& a, const WireResponse& b) {
   CHECK(a.lane == b.lane);
   CHECK(a.slots == b.slots);
   CHECK(a.first_dims == b.first_dims);
+  CHECK(a.result == b.result);
   CHECK(a.error == b.error);
   CHECK(a.error_kind == b.error_kind);
   REQUIRE(a.tensors.size() == b.tensors.size());
@@ -103,6 +108,7 @@ TEST_CASE("wire: a worker's message survives the way, any bytes in it") {
   CHECK(got.flush);
   CHECK(got.hits == sent.hits);
   CHECK(got.first_dims == sent.first_dims);
+  CHECK(got.inputs == sent.inputs);
   REQUIRE(got.requests.size() == 2);
   CHECK(matches(got.requests[0], sent.requests[0]));
   CHECK(got.requests[1] == sent.requests[1]);
@@ -110,6 +116,7 @@ TEST_CASE("wire: a worker's message survives the way, any bytes in it") {
 
   REQUIRE(decode(encode(WorkerMessage{}), got));  // nothing of the last message stays
   CHECK(got.hits.empty());
+  CHECK(got.inputs.empty());
   CHECK(got.requests.empty());
   CHECK_FALSE(got.last_words);
   CHECK_FALSE(got.flush);
@@ -151,6 +158,16 @@ TEST_CASE("wire: broken bytes are errors of kind protocol, never a crash") {
     (void)decode(bytes, worker).has_value();
     (void)decode(bytes, root).has_value();
   }
+}
+
+TEST_CASE("wire: what is carried is bounded") {
+  WorkerMessage message;
+  message.hits = {1};
+  message.inputs.resize(kMaxCarriedBytes);
+  WorkerMessage got;
+  REQUIRE(decode(encode(message), got));
+  message.inputs.resize(kMaxCarriedBytes + 1);
+  CHECK_FALSE(decode(encode(message), got));
 }
 
 TEST_CASE("wire: what is well-formed but senseless is refused") {

@@ -63,6 +63,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "ops/executor.h",
         "ops/collective.h",
         "ops/adasum.h",
+        "ops/reduce.h",
         "ops/topology.h",
         "ops/algorithms/algorithms.h",
         "elastic/",

@@ -98,19 +98,27 @@ def allreduce(
     """
     op = _calls.reduction(op, average)
     require_tensor(tensor)
-    if compression is not Compression.none:
-        _calls.require_compressor(compression)
+    arguments = (name, op, prescale_factor, postscale_factor, process_set)
+    if compression is Compression.none:
+        return _reduced(tensor, arguments, "")
+    _calls.require_compressor(compression)
     codec = words_of(compression, op)
     compressed, ctx = compression.compress(tensor)
-    arguments = (name, op, prescale_factor, postscale_factor, process_set)
-    if compressed.layout is torch.sparse_coo:
-        reduced = reduce_sparse(compressed, *arguments)
-    elif compressed.requires_grad and torch.is_grad_enabled():
-        reduced = autograd.allreduce(compressed, *arguments, codec)
-    else:
-        reduced = reduce_new(compressed, *arguments, codec)
+    reduced = _reduced(compressed, arguments, codec)
     result: torch.Tensor = _context.afterwards(compression.decompress, reduced, ctx)
     return result
+
+
+def _reduced(
+    tensor: torch.Tensor,
+    arguments: tuple[str | None, int, float, float, ProcessSet],
+    codec: str,
+) -> torch.Tensor:
+    if tensor.layout is torch.sparse_coo:
+        return reduce_sparse(tensor, *arguments)
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return autograd.allreduce(tensor, *arguments, codec)
+    return reduce_new(tensor, *arguments, codec)
 
 
 @told(_core.ALLREDUCE)

@@ -99,7 +99,7 @@ def write_back(
 
 def output_for(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """Return where the result of reducing `tensor` goes: its private copy if there is one."""
-    return torch.empty_like(source, requires_grad=False) if source is tensor else source
+    return torch.empty_like(source) if source is tensor else source
 
 
 def core_output(source: torch.Tensor, handle: _core.Handle) -> torch.Tensor:
