@@ -2,9 +2,10 @@
 //
 // One thread steps everything, so a seed gives every interleaving again. A death is an exception
 // that leaves the victim's executor in the middle of a task: it is never stepped again, while its
-// arena stays mapped by its peers, as that of a dead process does. Then the others are taken apart
-// one by one, with steps of the rest in between, plan_resolution says what to do, and new executors
-// go on over new links. Copies travel in the test's hands, in any order.
+// arena stays mapped by its peers, as that of a dead process does. Then the others are frozen and
+// taken apart, one by one, with steps of all in between, plan_resolution says what to do, and new
+// executors go on over new links. Copies travel in the test's hands, in any order. What must hold
+// meanwhile is demanded (violation.h).
 #pragma once
 
 #include <algorithm>
@@ -16,8 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include <catch2/catch.hpp>
-
 #include "elastic/resolution.h"
 #include "ops/algorithms/algorithms.h"
 #include "ops/executor.h"
@@ -25,6 +24,7 @@
 #include "ops/transport/loopback.h"
 #include "ops/transport/shm.h"
 #include "runtime/base/arena.h"
+#include "tests/support/violation.h"
 
 namespace hora::test {
 
@@ -46,11 +46,13 @@ struct RepairRank {
   WorkerId worker{};
   std::size_t area_offset = 0;
   bool alive = true;
+  std::optional<std::uint64_t> finished_at_freeze;  // Segments.
   // Of the World:
   std::vector<std::unique_ptr<Transport>> transports;  // Destroyed after the links.
   std::vector<std::unique_ptr<Link>> links;
   std::unique_ptr<Executor> executor;
   std::vector<LaneRemains> remains;
+  std::vector<std::shared_ptr<CollectiveRun>> finished;  // By executors that are gone.
   // Of all Worlds: runs point to templates.
   std::vector<std::unique_ptr<Schedule>> schedules;
 };
@@ -121,6 +123,10 @@ class RepairSet {
       parts.alive = false;
       return true;
     }
+    demand(!parts.executor->failure(), "an executor failed");
+    demand(!parts.finished_at_freeze ||
+               *parts.finished_at_freeze == parts.executor->segments_finished(),
+           "a frozen rank finished a segment");
     for (const auto& transport : parts.transports)
       transport->flush();
     return happened;
@@ -131,6 +137,23 @@ class RepairSet {
     const int patience = 48 * static_cast<int>(members_.size());
     for (int quiet = 0; quiet < patience && most > 0; --most)
       quiet = step(any_member(random)) ? 0 : quiet + 1;
+  }
+
+  /// The same, but at most until a rank is dead: the others are in the middle of things then.
+  void run_until_dead(int rank, std::mt19937& random) {
+    const int patience = 48 * static_cast<int>(members_.size());
+    for (int quiet = 0; quiet < patience && (*this)[rank].alive;)
+      quiet = step(any_member(random)) ? 0 : quiet + 1;
+  }
+
+  /// What has finished on a rank since the last call.
+  std::vector<std::shared_ptr<CollectiveRun>> take_finished(int rank) {
+    RepairRank& parts = (*this)[rank];
+    auto finished = std::exchange(parts.finished, {});
+    if (!parts.executor) return finished;
+    for (auto& run : parts.executor->take_finished())
+      finished.push_back(std::move(run));
+    return finished;
   }
 
   [[nodiscard]] bool idle() {
@@ -150,10 +173,19 @@ class RepairSet {
     std::vector<int> next = order;
     std::shuffle(order.begin(), order.end(), random);
     for (const int rank : order) {
-      run(random, static_cast<int>(random() % 40));
+      run(random, static_cast<int>(random() % 20));
       RepairRank& parts = (*this)[rank];
       if (!parts.alive) continue;  // It has died meanwhile.
+      parts.executor->freeze();
+      parts.finished_at_freeze = parts.executor->segments_finished();
+    }
+    for (const int rank : order) {
+      run(random, static_cast<int>(random() % 40));
+      RepairRank& parts = (*this)[rank];
+      if (!parts.alive) continue;
+      parts.finished_at_freeze.reset();
       parts.remains = parts.executor->take_apart();
+      parts.finished = take_finished(rank);
       parts.executor.reset();
     }
     std::erase_if(next, [this](int rank) { return !(*this)[rank].alive; });
@@ -239,7 +271,7 @@ class RepairSet {
         if (a == b) continue;
         RepairRank& peer = (*this)[members_[b]];
         auto mapped = PeerArena::map(Fd(::dup(peer.arena->fd())), peer.worker);
-        REQUIRE(mapped);
+        demand(mapped.has_value(), "an arena cannot be mapped");
         (*this)[members_[a]].links[b] =
             transports[a]->connect(Rank(static_cast<int>(b)), std::move(*mapped),
                                    transports[b]->offer(), Fd(::dup(peer.wait_point->eventfd())));
@@ -277,8 +309,7 @@ class RepairSet {
       for (const int rank : next)
         reports.push_back(report_of((*this)[rank].remains[lane]));
       auto plan = plan_resolution(reports, old_ranks, options_.layout.window);
-      INFO((plan ? "" : plan.error().message));
-      REQUIRE(plan);
+      demand(plan.has_value(), plan ? std::string() : plan.error().message);
       plans_.push_back(std::move(*plan));
     }
   }
@@ -367,8 +398,11 @@ class RepairSet {
       RepairRank& from = (*this)[parcel.from];
       if (!from.alive || !(*this)[parcel.to].alive) continue;
       const SegmentResult* result = from.executor->inherited(parcel.lane, parcel.position);
-      REQUIRE(result != nullptr);
-      REQUIRE((*this)[parcel.to].executor->accept_copy(parcel.lane, parcel.position, *result));
+      demand(result != nullptr, "who is done with a segment does not hold its result");
+      demand((*this)[parcel.to]
+                 .executor->accept_copy(parcel.lane, parcel.position, *result)
+                 .has_value(),
+             "a copy has the wrong length");
       ++copies_;
     }
   }
