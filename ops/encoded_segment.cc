@@ -73,6 +73,7 @@ void EncodedSegment::abort() {
 }
 
 void EncodedSegment::suspend(CollectiveRun& run) {
+  enter(SegmentPhase::idle);
   if (shadow_ == nullptr) return;
   if (merge_.take_overflow()) return abort();
   run.suspended[index_] = std::move(shadow_);

@@ -197,6 +197,7 @@ class Engine {
                    CompletionImpl& call);
   std::shared_ptr<const Codec> codec_for(const std::string& words);
   void start_encoded_run(const Response& response, Calls calls);
+  void lay_out_encoded_run(CollectiveRun& run, const Response& response, const Calls& calls);
   Residual* open_residual(const Request& request, const ProcessSet& set);
   void add_encoded_pieces(CollectiveRun& run, const Response& response, const Calls& calls);
   void enqueue(const Response& response, const Selection::Choice& choice,

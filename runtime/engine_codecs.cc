@@ -50,15 +50,7 @@ std::shared_ptr<const Codec> Engine::codec_for(const std::string& words) {
 
 void Engine::start_encoded_run(const Response& response, Calls calls) {
   auto run = std::make_unique<CollectiveRun>();
-  run->dtype = response.dtype;
-  run->op = response.op;
-  run->codec = codec_for(response.codec);
-  run->prescale = response.prescale;
-  run->finish.postscale = response.postscale;
-  if (response.op == ReduceOp::average) run->finish.divisor = response.set->size();
-  if (response.set->id != kGlobalSet) run->group = response.set->ranks;
-  add_encoded_pieces(*run, response, calls);
-
+  lay_out_encoded_run(*run, response, calls);
   const Selection::Choice choice =
       selection_->choose_encoded(*run->codec, run->total_bytes, *response.set);
   if (choice.segment_bytes == 0) {
@@ -73,13 +65,24 @@ void Engine::start_encoded_run(const Response& response, Calls calls) {
     }
     return;
   }
-  if (timeline_.on()) {
-    if (!segment_spans_) {
-      segment_spans_ = std::make_unique<SegmentSpans>(timeline_, session_.layout.window);
-    }
-    run->observer = segment_spans_.get();
-  }
   enqueue(response, choice, std::move(run), std::move(calls));
+}
+
+/// Everything of a run but its template and its ticket.
+void Engine::lay_out_encoded_run(CollectiveRun& run, const Response& response, const Calls& calls) {
+  run.dtype = response.dtype;
+  run.op = response.op;
+  run.codec = codec_for(response.codec);
+  run.prescale = response.prescale;
+  run.finish.postscale = response.postscale;
+  if (response.op == ReduceOp::average) run.finish.divisor = response.set->size();
+  if (response.set->id != kGlobalSet) run.group = response.set->ranks;
+  add_encoded_pieces(run, response, calls);
+  if (!timeline_.on()) return;
+  if (!segment_spans_) {
+    segment_spans_ = std::make_unique<SegmentSpans>(timeline_, session_.layout.window);
+  }
+  run.observer = segment_spans_.get();
 }
 
 /// The piece table. A tensor that is not this rank's own contributes zeros, if the rank is in the
@@ -107,7 +110,8 @@ void Engine::add_encoded_pieces(CollectiveRun& run, const Response& response, co
 }
 
 /// Residuals belong to a tensor of a group of ranks, not to the number of a process set, which is
-/// given away again when the set is removed.
+/// given away again when the set is removed. The group of all ranks stays the same one when it
+/// loses members: what a rank keeps is in units of its own contribution, whoever the others are.
 Residual* Engine::open_residual(const Request& request, const ProcessSet& set) {
   const std::string group = set.id == kGlobalSet ? std::string("all ranks") : ranks_text(set.ranks);
   const auto elements = static_cast<std::size_t>(element_count(request.shape));

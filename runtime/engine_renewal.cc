@@ -147,9 +147,11 @@ bool Engine::renew(CollectiveRun& run) {
     CompletionImpl& call = *active_.at(run.ticket).calls.front();
     if (!give_output(run, kept.response, std::move(own), call)) return false;
   }
-  auto schedule =
-      selection_->choose_again(response.kind, response.dtype, response.op, run.total_bytes,
-                               Rank(root), *sets_.global(), run.segment_bytes);
+  auto schedule = run.codec ? selection_->choose_encoded_again(*run.codec, run.total_bytes,
+                                                               *sets_.global(), run.segment_bytes)
+                            : selection_->choose_again(response.kind, response.dtype, response.op,
+                                                       run.total_bytes, Rank(root), *sets_.global(),
+                                                       run.segment_bytes);
   if (!schedule) {
     stop(schedule.error());
     return false;

@@ -291,7 +291,9 @@ bool Engine::make_missing(const Resolved& resolved, LaneRemains& remains) {
   Response response = kept->response;
   response.set = sets_.global();
   response.root = rank_of_first(session_.world, kept->response.root);
-  if (has_extents(response.kind)) {
+  if (!response.codec.empty() && kept->ranks.size() > 1) {
+    lay_out_encoded_run(*run, response, calls);
+  } else if (has_extents(response.kind)) {
     // Nobody is done with any of it without this rank, so it is redone, or fails: only its length
     // is kept, as of those who began it.
     run->dtype = response.dtype;

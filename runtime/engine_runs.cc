@@ -231,6 +231,7 @@ void Engine::finish_span_and_call(CompletionImpl& call) {
 
 /// Cuts the ranges of segments at the tensors' ends.
 void Engine::set_contributions(const CollectiveRun& run, const ActiveRun& active) const {
+  const std::uint64_t element_bytes = run.codec ? sizeof(float) : size_of(run.dtype);
   std::size_t piece = 0;
   for (const Call& call : active.calls) {
     std::vector<ElementRange> ranges;
@@ -243,8 +244,8 @@ void Engine::set_contributions(const CollectiveRun& run, const ActiveRun& active
         const std::uint64_t end = range.end_segment * run.segment_bytes;
         if (end <= at.start) continue;
         const bool is_last = end - at.start >= at.bytes;
-        ranges.push_back({is_last ? ~std::uint64_t{0} : (end - at.start) / size_of(run.dtype),
-                          range.contributors});
+        ranges.push_back(
+            {is_last ? ~std::uint64_t{0} : (end - at.start) / element_bytes, range.contributors});
         if (is_last) break;
       }
     }

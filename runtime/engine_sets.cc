@@ -33,12 +33,6 @@ Result<void> Engine::admit(const Request& request) const {
                 "--min-np, or use Average for " +
                     tensor_text(request.name, request.set));
   }
-  if (world_->min_size > 0 && !request.codec.empty()) {
-    return fail(ErrorKind::unsupported,
-                "a job that goes on without lost ranks (horarun --min-np) does not compress; leave "
-                "out --min-np, or the codec " +
-                    request.codec + " of " + tensor_text(request.name, request.set));
-  }
   if (request.kind == Kind::join || request.kind == Kind::add_set) return {};
   const SharedSet& set = sets_.find(request.set);
   if (!set || leaving_.contains(request.set)) {

@@ -76,6 +76,7 @@ Result<KeptResponse> decode_kept(std::span<const std::byte> bytes) {
   kept.response.root = static_cast<std::int32_t>(root);
   kept.response.prescale = first.prescale;
   kept.response.postscale = first.postscale;
+  kept.response.codec = first.codec;
   kept.response.lane = from.lane;
   for (NewTensor& tensor : from.tensors)
     kept.response.tensors.push_back({std::move(tensor.request), std::move(tensor.first_dims)});

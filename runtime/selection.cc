@@ -29,6 +29,14 @@ const AlgorithmRow& row(std::string_view name, Collective collective) {
   return *found;
 }
 
+/// A codec that cannot hold partial sums needs an algorithm that has none, and one that is gathered
+/// an algorithm that sends each payload to all.
+bool takes(const AlgorithmRow& row, const CodecTraits& traits) {
+  if (row.make_encoded == nullptr) return false;
+  if (traits.kind == CodecKind::gather) return row.gathers;
+  return row.rounds_once || !traits.narrow;
+}
+
 /// Partial sums in the element type would lose bits (16-bit floats) or wrap (integer averages):
 /// only an algorithm that merges all operands at once will do.
 bool needs_one_rounding(DType dtype, ReduceOp op) {
@@ -134,6 +142,10 @@ Result<const Schedule*> Selection::choose_again(Kind kind, DType dtype, ReduceOp
     const Schedule& schedule = template_of(group, *other, root_place);
     if (slot_bytes_of(schedule, views_only, segment_bytes) <= facts_.slot_bytes) return &schedule;
   }
+  return no_room(segment_bytes);
+}
+
+tl::unexpected<Error> Selection::no_room(std::uint64_t segment_bytes) const {
   return fail(ErrorKind::resource,
               "no algorithm fits segments of " + std::to_string(segment_bytes) +
                   " bytes, which lost members have begun, into slots of " +
@@ -163,11 +175,7 @@ std::uint64_t Selection::wanted_bytes(const Topology& topology) const {
 const AlgorithmRow& Selection::encoded_row_for(const CodecTraits& traits, std::uint64_t bytes,
                                                const Topology& topology) const {
   if (traits.kind == CodecKind::gather) return row("exchange", Collective::allreduce);
-  // A codec that cannot hold partial sums needs an algorithm that has none.
-  const auto takes = [&](const AlgorithmRow& chosen) {
-    return chosen.make_encoded != nullptr && (chosen.rounds_once || !traits.narrow);
-  };
-  if (forced_ != nullptr && takes(*forced_)) return *forced_;
+  if (forced_ != nullptr && takes(*forced_, traits)) return *forced_;
   const bool views_only = topology.is_one_host();
   if (bytes <= (views_only ? kExchangeBytes : kSocketExchangeBytes)) {
     return row("exchange", Collective::allreduce);
@@ -182,15 +190,38 @@ Selection::Choice Selection::choose_encoded(const Codec& codec, std::uint64_t by
   Group& group = group_of(set);
   const Topology& topology = group.topology;
   const AlgorithmRow& chosen = encoded_row_for(codec.traits(), bytes, topology);
-  auto& schedule = group.encoded[&chosen];
+  const Schedule& schedule = encoded_template_of(group, chosen);
+  return {group.me < 0 ? &bystander_ : &schedule,
+          fit_encoded_segment(schedule, codec, topology.is_one_host(), facts_.slot_bytes,
+                              wanted_bytes(topology))};
+}
+
+const Schedule& Selection::encoded_template_of(Group& group, const AlgorithmRow& row) const {
+  auto& schedule = group.encoded[&row];
   if (!schedule) {
     schedule =
-        std::make_unique<Schedule>(chosen.make_encoded(topology.size(), std::max(0, group.me)));
+        std::make_unique<Schedule>(row.make_encoded(group.topology.size(), std::max(0, group.me)));
     HORA_CHECK(schedule->tags <= facts_.tags, "the layout has a tag for every message");
   }
-  return {group.me < 0 ? &bystander_ : schedule.get(),
-          fit_encoded_segment(*schedule, codec, topology.is_one_host(), facts_.slot_bytes,
-                              wanted_bytes(topology))};
+  return *schedule;
+}
+
+Result<const Schedule*> Selection::choose_encoded_again(const Codec& codec, std::uint64_t bytes,
+                                                        const ProcessSet& set,
+                                                        std::uint64_t segment_bytes) {
+  Group& group = group_of(set);
+  const bool views_only = group.topology.is_one_host();
+  std::vector<const AlgorithmRow*> rows = {&encoded_row_for(codec.traits(), bytes, group.topology)};
+  for (const AlgorithmRow& other : algorithms()) {
+    if (takes(other, codec.traits())) rows.push_back(&other);
+  }
+  for (const AlgorithmRow* other : rows) {
+    const Schedule& schedule = encoded_template_of(group, *other);
+    if (encoded_slot_bytes(schedule, codec, views_only, segment_bytes) <= facts_.slot_bytes) {
+      return &schedule;
+    }
+  }
+  return no_room(segment_bytes);
 }
 
 }  // namespace hora

@@ -52,6 +52,8 @@ class Selection {
   Result<const Schedule*> choose_again(Kind kind, DType dtype, ReduceOp op, std::uint64_t bytes,
                                        Rank root, const ProcessSet& set,
                                        std::uint64_t segment_bytes);
+  Result<const Schedule*> choose_encoded_again(const Codec& codec, std::uint64_t bytes,
+                                               const ProcessSet& set, std::uint64_t segment_bytes);
   /// A template without tasks, which passes its positions.
   [[nodiscard]] const Schedule& bystander() const { return bystander_; }
 
@@ -65,6 +67,8 @@ class Selection {
   };
 
   const Schedule& template_of(Group& group, const AlgorithmRow& row, int root_place) const;
+  const Schedule& encoded_template_of(Group& group, const AlgorithmRow& row) const;
+  [[nodiscard]] tl::unexpected<Error> no_room(std::uint64_t segment_bytes) const;
   Selection(int self, const SelectionFacts& facts, std::uint64_t segment_bytes,
             const AlgorithmRow* forced)
       : self_(self),
