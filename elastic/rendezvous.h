@@ -50,6 +50,7 @@ struct RendezvousAction {
     report,    ///< Tell the owner: last words of `rank`.
     formed,    ///< Tell the owner: a World was made.
     changed,   ///< Tell the owner: the job goes on in another World; `text` says why.
+    left_out,  ///< Tell the owner: it goes on without whom was started as `rank`, who may live.
     all_left,  ///< Tell the owner: the World's last member has left or is lost.
   };
   Kind kind{};

@@ -53,7 +53,7 @@ void Rendezvous::leave_out(Rank rank, const std::string& text, Actions& out) {
        out);
   close(seat.connection, out);
   seated_.erase(seat.connection);
-  tell_owner(RendezvousAction::Kind::lost, rank, text, out);
+  tell_owner(RendezvousAction::Kind::left_out, Rank(seat.member.first_rank), text, out);
 }
 
 void Rendezvous::install(const NextWorld& next, TimePoint now, Actions& out) {

@@ -331,6 +331,8 @@ class Server final : public RendezvousServer {
         return call(options_.on_lost);
       case RendezvousAction::Kind::silent:
         return call(options_.on_silent);
+      case RendezvousAction::Kind::left_out:
+        return call(options_.on_left_out);
       case RendezvousAction::Kind::back:
         return call(options_.on_back);
       case RendezvousAction::Kind::report:

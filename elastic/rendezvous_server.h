@@ -40,6 +40,8 @@ struct RendezvousServerOptions {
   // Each may be empty. Texts are whole sentences that name the rank.
   std::function<void(Rank, const std::string& text)> on_lost;
   std::function<void(Rank, const std::string& text)> on_silent;
+  /// By the rank with which it was started: the others go on without it, although it may live.
+  std::function<void(Rank, const std::string& text)> on_left_out;
   std::function<void(Rank, const std::string& text)> on_back;
   std::function<void(Rank, const std::string& text)> on_report;  ///< The rank's own last words.
   std::function<void()> on_formed;                               ///< A World was made.

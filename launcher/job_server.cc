@@ -56,6 +56,8 @@ Result<std::unique_ptr<JobServer>> start_rendezvous(JobServerOptions options) {
     return member.host_name == here ? process_state(member.pid) : std::string();
   };
   server_options.on_changed = options.on_notice;
+  server_options.on_left_out = [left_out = std::move(options.on_left_out)](
+                                   Rank rank, const std::string&) { left_out(rank); };
   const auto pass_on = [notice = std::move(options.on_notice)](Rank, const std::string& text) {
     notice(text);
   };

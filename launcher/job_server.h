@@ -41,6 +41,8 @@ struct JobServerOptions {
 
   /// A sentence for the user: who has fallen silent, who is back, who goes on without whom.
   std::function<void(const std::string& text)> on_notice;
+  /// The others go on without a worker that may live.
+  std::function<void(Rank rank)> on_left_out;
   /// A worker says why it is about to fail.
   std::function<void(Rank rank)> on_last_words;
 };

@@ -26,6 +26,7 @@ namespace hora {
 /// What the server's thread tells the loop through a pipe: a letter, a text, a newline.
 inline constexpr char kNotice = 'n';
 inline constexpr char kLastWords = 'w';
+inline constexpr char kLeftOut = 'l';
 
 /// A rank, wherever it runs.
 struct Seat {
@@ -82,9 +83,11 @@ class Supervisor {
   Workers workers_;
   std::vector<Seat> seats_;  ///< By rank.
   Fleet fleet_;
-  std::set<Rank> spoke_;  ///< Said why they fail: in order, so the others fail with them.
-  int lost_ = 0;          ///< Ranks without which the job goes on.
-  bool hurry_ = false;    ///< Told to end at once: do not wait for readers.
+  std::set<Rank> spoke_;     ///< Said why they fail: in order, so the others fail with them.
+  int lost_ = 0;             ///< Ranks without which the job goes on.
+  std::set<Rank> ended_;     ///< Whose processes are gone.
+  std::set<Rank> left_out_;  ///< Of the others, those whom the rest has left behind.
+  bool hurry_ = false;       ///< Told to end at once: do not wait for readers.
   bool loss_said_ = false;
 };
 

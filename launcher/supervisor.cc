@@ -44,7 +44,9 @@ int Supervisor::run() {
 Census Supervisor::census() const {
   Census sum = fleet_.census();
   sum.workers += workers_.census().workers;
-  sum.others = sum.others || workers_.census().others;
+  sum.others = sum.others || workers_.census().others || !left_out_.empty();
+  // Nobody waits for them, not even if they are stopped: they are what the others leave behind.
+  sum.workers -= static_cast<int>(left_out_.size());
   return sum;
 }
 
@@ -157,6 +159,8 @@ void Supervisor::on_children() {
 
 void Supervisor::on_exit(Rank rank, const ExitStatus& status) {
   server_->announce_exit(rank, describe(status));
+  ended_.insert(rank);
+  left_out_.erase(rank);
   if (job_.verbose) {
     output_->say(fmt::format("horarun: rank {} (pid {}) {}", rank.value, seats_[index_of(rank)].pid,
                              describe(status)));
@@ -192,8 +196,12 @@ void Supervisor::on_notices() {
       output_->say(fmt::format("horarun: {}", text));
     } else if (int rank = 0;
                std::from_chars(text.data(), text.data() + text.size(), rank).ec == std::errc{}) {
-      spoke_.insert(Rank(rank));
-      termination_.on_last_words(Rank(rank));
+      if (piece.text.front() == kLastWords) {
+        spoke_.insert(Rank(rank));
+        termination_.on_last_words(Rank(rank));
+      } else if (!ended_.contains(Rank(rank))) {
+        left_out_.insert(Rank(rank));
+      }
     }
   });
 }

@@ -30,6 +30,7 @@ void Supervisor::carry_out(Termination::Order order) {
   if (census().workers == 0) {
     workers_.signal_everything(SIGTERM);
     fleet_.signal(SignalWorkers::Target::everything, SIGTERM);
+    if (!left_out_.empty()) signal_groups(SIGCONT);  // They may be stopped.
     return;
   }
   if (termination_.failure()) {

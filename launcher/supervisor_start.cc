@@ -134,6 +134,7 @@ Result<void> Supervisor::start_server() {
   };
   options.on_notice = [post](const std::string& text) { post(kNotice, text); };
   options.on_last_words = [post](Rank rank) { post(kLastWords, std::to_string(rank.value)); };
+  options.on_left_out = [post](Rank rank) { post(kLeftOut, std::to_string(rank.value)); };
   Result<std::unique_ptr<JobServer>> server = start_rendezvous(std::move(options));
   if (!server) return fail(std::move(server.error()));
   server_ = std::move(*server);

@@ -57,6 +57,24 @@ def test_a_second_death_leaves_two(tmp_path: Path) -> None:
         job.end()
 
 
+@pytest.mark.parametrize("wakes", [True, False])
+def test_a_rank_that_does_not_report_is_left_out(tmp_path: Path, wakes: bool) -> None:
+    """Rank 3 is stopped while rank 1 dies: after 10 s the other two go on without both."""
+    job = HurtJob.start(tmp_path, SURVIVAL_LOOP, "2", options=("--min-np", "2"))
+    try:
+        job.wait_for(r"ready$", SIZE)
+        pids = job.pids()
+        os.kill(pids[3], signal.SIGSTOP)
+        os.kill(pids[1], signal.SIGKILL)
+        job.wait_for(r"^horarun: 2 of 4 ranks go on .*rank 3 .*did not say how far", limit_s=40)
+        if wakes:
+            os.kill(pids[3], signal.SIGCONT)
+            job.wait_for("the others go on without this worker")
+        survivors_of(job, {1}, "rank 3 is stopped, rank 1 dies", left_out=frozenset({3}))
+    finally:
+        job.end()
+
+
 def test_with_fewer_than_the_least_the_job_ends(tmp_path: Path) -> None:
     job = HurtJob.start(tmp_path, NUMPY_LOOP, options=("--min-np", "4"))
     try:
