@@ -105,11 +105,21 @@ def test_a_rank_that_fails_in_order_ends_the_job(tmp_path: Path) -> None:
         job.end()
 
 
-def test_sets_and_joins_are_refused(tmp_path: Path) -> None:
+def test_sets_joins_and_adasum_are_refused(tmp_path: Path) -> None:
     code = """
+        import numpy as np
         import hora.numpy as hvd
+        try:
+            hvd.init(process_sets=[hvd.ProcessSet([0, 1])])
+        except Exception as error:
+            assert "--min-np" in str(error), error
+            print("refused", flush=True)
         hvd.init()
-        for call in (lambda: hvd.add_process_set([0, 1]), hvd.join):
+        for call in (
+            lambda: hvd.add_process_set([0, 1]),
+            lambda: hvd.allreduce(np.ones(3, np.float32), op=hvd.Adasum),
+            hvd.join,
+        ):
             try:
                 call()
             except Exception as error:
@@ -120,7 +130,7 @@ def test_sets_and_joins_are_refused(tmp_path: Path) -> None:
     job = HurtJob.start(tmp_path, code, options=("--min-np", "3"))
     try:
         assert job.finish() == 0, job.text()
-        assert len(job.matching("refused")) == 2 * SIZE
+        assert len(job.matching("refused")) == 4 * SIZE
     finally:
         job.end()
 
