@@ -98,6 +98,9 @@ struct Brains {
   using Element = std::uint16_t;
   struct Pack {
     VFloat even, odd;
+    // What the compiler makes by itself is not compiled for this target.
+    HWY_INLINE Pack() {}  // NOLINT(modernize-use-equals-default,*-member-init)
+    HWY_INLINE Pack(VFloat even_, VFloat odd_) : even(even_), odd(odd_) {}
   };
   using Finisher = FloatFinish<float>;
   using D16 = hn::ScalableTag<std::uint16_t>;

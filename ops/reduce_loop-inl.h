@@ -87,8 +87,9 @@ class Loop {
     for (std::size_t p = 0; p < kPacks; ++p) {
       sums[p] = enter<Op>(Lanes::load(first + p * Lanes::kStep));
     }
+    const std::size_t count = size();
 #pragma GCC unroll 8
-    for (std::size_t k = 1; k < size(); ++k) {
+    for (std::size_t k = 1; k < count; ++k) {
       const Element* next = input(k) + at;
 #pragma GCC unroll 4
       for (std::size_t p = 0; p < kPacks; ++p) {

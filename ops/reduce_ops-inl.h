@@ -45,12 +45,17 @@ struct FloatProduct : AsIs {
 
 /// x86's minimum returns its second operand if one is NaN or both are zeros. So of min(a, b) and
 /// min(b, a) one has each operand, and their union has the NaN (a NaN with more bits set stays one)
-/// and the sign of -0. In every other case the two are equal. NEON's minimum does all this alone,
-/// and union changes nothing.
+/// and the sign of -0. In every other case the two are equal. The minimum that Highway takes on ARM
+/// (fminnm) knows the sign of -0, but prefers a number to a NaN; a sum does not.
 struct FloatMin : AsIs {
   template <class V>
   static HWY_INLINE V combine(V a, V b) {
+#if HWY_ARCH_ARM
+    const auto both_are_numbers = hn::And(hn::Eq(a, a), hn::Eq(b, b));
+    return hn::IfThenElse(both_are_numbers, hn::Min(a, b), hn::Add(a, b));
+#else
     return hn::Or(hn::Min(a, b), hn::Min(b, a));
+#endif
   }
 };
 
