@@ -320,9 +320,11 @@ Result<std::variant<RunOptions, Answer>> parse_options(const std::vector<std::st
   } catch (const CLI::ArgumentMismatch& error) {  // "--hostfile: 1 required FILE missing"
     const std::string text = error.what();
     const std::string name = text.substr(0, text.find(':'));
+    const bool too_many = text.find("received") != std::string::npos;
     return fail(ErrorKind::invalid_argument,
-                fmt::format("{} needs a value; see horarun --help",
-                            name == "--num-proc" ? "-np (or --num-proc)" : name));
+                fmt::format("{} {}; see horarun --help",
+                            name == "--num-proc" ? "-np (or --num-proc)" : name,
+                            too_many ? "is given more than once" : "needs a value"));
   } catch (const CLI::Error& error) {
     return fail(ErrorKind::invalid_argument, fmt::format("{}; see horarun --help", error.what()));
   }

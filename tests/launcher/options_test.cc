@@ -134,6 +134,8 @@ TEST_CASE("mistakes say what was wrong") {
   CHECK_THAT(mistake({"--num-proc=4x", "a"}), Contains("not '4x'"));
   CHECK(mistake({"-np"}) == "-np (or --num-proc) needs a value; see horarun --help");
   CHECK(mistake({"-np", "2", "--hostfile"}) == "--hostfile needs a value; see horarun --help");
+  CHECK(mistake({"-np", "2", "-np", "3", "true"}) ==
+        "-np (or --num-proc) is given more than once; see horarun --help");
   CHECK_THAT(mistake({"--no-such-option", "-np", "2", "a"}), Contains("--no-such-option"));
   CHECK_THAT(mistake({"-np", "2", "--env", "A", "a"}), Contains("'A' is not NAME=VALUE"));
   CHECK_THAT(mistake({"-np", "2", "--env", "=1", "a"}), Contains("'=1' is not NAME=VALUE"));
