@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -78,8 +79,8 @@ def test_ctrl_c_ends_init_while_another_rank_never_comes(rank: int) -> None:
         import os, signal, threading
         import hora
 
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
             hora.init()
         except KeyboardInterrupt:
             assert not hora.is_initialized()
@@ -108,7 +109,7 @@ def test_a_stall_is_reported_with_who_has_what(tmp_path: Path, run_ranks: RunRan
             hvd.allreduce([1.0], name="early")
             """,
         ),
-        env={"HORA_STALL_CHECK_TIME_SECONDS": "0.2", "HORA_STALL_SHUTDOWN_TIME_SECONDS": "1"},
+        env={"HORA_STALL_CHECK_TIME_SECONDS": "0.2", "HORA_STALL_SHUTDOWN_TIME_SECONDS": "3"},
     )
     assert job.status != 0
     log = [line[12:] for line in job.output.splitlines() if line.startswith("[0]<stderr>:")]
@@ -120,8 +121,8 @@ def test_a_stall_is_reported_with_who_has_what(tmp_path: Path, run_ranks: RunRan
         "heartbeats come)",
         "Waiting tensors:",
     ]
-    who = "'allreduce.early' (ALLREDUCE): rank 0 has it, rank 1 does not, for 0."
-    assert log[warned + 4].startswith(who)
+    who = r"'allreduce\.early' \(ALLREDUCE\): rank 0 has it, rank 1 does not, for \d+(\.\d+)? s"
+    assert re.match(who, log[warned + 4])
     assert "the limit is HORA_STALL_SHUTDOWN_TIME_SECONDS" in job.output
 
 
@@ -194,11 +195,11 @@ def interrupted_wait_can_be_repeated() -> None:
     if hvd.rank() == 0:
         signal.signal(signal.SIGALRM, on_alarm)
         handle = hvd.allreduce_async(np.ones(4), op=hvd.Sum, name="slow")
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(TimeoutError, match="alarm"):
+        with pytest.raises(TimeoutError, match="alarm"):  # noqa: PT012
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
             hvd.synchronize(handle)
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(TimeoutError, match="alarm"):
+        with pytest.raises(TimeoutError, match="alarm"):  # noqa: PT012
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
             hvd.allreduce(np.ones(2), op=hvd.Sum, name="blocked")
         hvd.allreduce(np.ones(1), name="go")
     else:
@@ -343,8 +344,8 @@ def test_ctrl_c_ends_a_waiting_job(tmp_path: Path) -> None:
         import os, signal, threading, numpy as np, hora.numpy as hvd
         hvd.init()
         main = os.getpid()
-        threading.Timer(0.3, lambda: os.kill(main, signal.SIGINT)).start()
         try:
+            threading.Timer(0.3, lambda: os.kill(main, signal.SIGINT)).start()
             handle = hvd.allreduce_async(np.ones(1), name="x")
             if hvd.size() == 1:
                 signal.pause()
