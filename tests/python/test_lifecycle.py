@@ -160,16 +160,31 @@ def test_torch_may_be_imported_first_or_last(order: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def held() -> tuple[int, int, int]:
+    """Return how many descriptors, threads and bytes of memory this process has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    threads = len(os.listdir("/proc/self/task"))
+    return len(os.listdir("/proc/self/fd")), threads, pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def many_lives() -> None:
-    """Run 50 jobs in one process, one after the other."""
+    """Run 50 jobs in one process, one after the other, each with handles that stay open."""
+    early = held()
     for life in range(50):
+        if life == 5:
+            early = held()
         hvd.init()
         hvd.init()
+        for number in range(3):
+            hvd.allreduce_async(np.ones(3), name=f"of {hvd.rank()} alone {number}")
         result = hvd.allreduce(np.full(3, float(life)), op=hvd.Sum)
         assert (result == life * hvd.size()).all()
         hvd.shutdown()
         hvd.shutdown()
         assert not hvd.is_initialized()
+    late = held()
+    assert late[:2] == early[:2]
+    assert late[2] < early[2] + (16 << 20), "memory grows"
 
 
 def a_second_init_keeps_handles() -> None:
@@ -250,15 +265,17 @@ def test_exit_without_shutdown_does_not_hang(run_ranks: RunRanks, attempt: int) 
     [
         ("raise ArithmeticError('loss is nan')", "ArithmeticError: loss is nan"),
         ("sys.exit(3)", "sys.exit(3)"),
+        ("signal.raise_signal(signal.SIGINT)", "KeyboardInterrupt"),
     ],
 )
 def test_last_words_reach_the_other_ranks(
     run_ranks: RunRanks, tmp_path: Path, statement: str, words: str
 ) -> None:
     code = f"""
-        import sys, time, numpy as np, hora.numpy as hvd
+        import signal, sys, numpy as np, hora.numpy as hvd
         hvd.init()
         hvd.barrier()
+        open_handle = hvd.allreduce_async(np.ones(3), name=f"of {{hvd.rank()}} alone")
         if hvd.rank() == 1:
             {statement}
         try:
