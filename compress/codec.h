@@ -50,6 +50,15 @@ struct CodecTraits {
   bool narrow = false;
 };
 
+/// What whoever encodes run after run keeps from one to the next.
+struct EncodeNotes {
+  /// The codec's, about numbers that are like those before. They decide how long it takes and never
+  /// what is encoded.
+  std::uint32_t guess = 0, margin = 0;
+  /// Some error was infinite or NaN.
+  bool overflow = false;
+};
+
 class Codec {
  public:
   Codec(const CodecTraits& traits, std::string text, bool error_feedback)
@@ -73,6 +82,11 @@ class Codec {
   /// floats that become in - decoded; it may be `in`, but must not overlap it otherwise.
   virtual std::size_t encode(const float* in, std::size_t count, std::byte* payload,
                              float* error) const = 0;
+
+  /// Encodes the sum of two runs; `error` is not null and may be one of them. The same payload and
+  /// errors as of adding first, which is what happens unless a codec knows a shorter way.
+  virtual std::size_t encode_sum(const float* in, const float* added, std::size_t count,
+                                 std::byte* payload, float* error, EncodeNotes& notes) const;
 
   /// Decodes a run of `count` elements from the front of `payload`. Returns the bytes read, or
   /// nothing if they are no payload of such a run; `out` is undefined then.

@@ -11,6 +11,7 @@
 
 #include "compress/codecs.h"
 #include "runtime/base/check.h"
+#include "runtime/base/float_arrays.h"
 
 namespace hora {
 namespace {
@@ -86,6 +87,15 @@ std::string names_of_codecs() {
 }
 
 }  // namespace
+
+std::size_t Codec::encode_sum(const float* in, const float* added, std::size_t count,
+                              std::byte* payload, float* error, EncodeNotes& notes) const {
+  for (std::size_t i = 0; i < count; ++i)
+    error[i] = in[i] + added[i];
+  const std::size_t used = encode(error, count, payload, error);
+  notes.overflow = notes.overflow || !all_finite(error, count);
+  return used;
+}
 
 Result<CodecWords> parse_codec(std::string_view text) {
   if (text.size() > kMaxCodecText) return bad_text(text, "longer than 256 characters");

@@ -1,10 +1,10 @@
 #include "compress/residual.h"
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/float_arrays.h"
 
 namespace hora {
 namespace {
@@ -42,8 +42,8 @@ void ResidualStore::commit(std::unique_ptr<Shadow> shadow) {
     HORA_CHECK(part.first + part.count <= part.tensor->values.size() &&
                    part.offset + part.count <= shadow->values_.size(),
                "a shadow stands for elements that there are");
-    std::copy_n(shadow->values_.begin() + static_cast<std::ptrdiff_t>(part.offset), part.count,
-                part.tensor->values.begin() + static_cast<std::ptrdiff_t>(part.first));
+    copy_floats(shadow->values_.data() + part.offset, part.tensor->values.data() + part.first,
+                part.count);
   }
   abort(std::move(shadow));
 }

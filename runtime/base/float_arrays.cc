@@ -2,6 +2,7 @@
 // buffer. float64 is a plain loop: gradients in it are rare.
 #include "runtime/base/float_arrays.h"
 
+#include <cstdint>
 #include <cstring>
 #include <limits>
 
@@ -13,6 +14,7 @@
 #define HWY_TARGET_INCLUDE "runtime/base/float_arrays.cc"
 #include <hwy/foreach_target.h>
 // foreach_target.h must come before highway.h.
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include "runtime/base/float_lanes-inl.h"
@@ -43,6 +45,10 @@ bool finite_floats(const float* values, std::size_t count) {
     if ((std::bit_cast<std::uint32_t>(values[i]) & 0x7f800000) == 0x7f800000) return false;
   }
   return true;
+}
+bool copy_finite_floats(const float* in, float* out, std::size_t count) {
+  if (count > 0) std::memcpy(out, in, count * sizeof(float));
+  return finite_floats(in, count);
 }
 
 #else
@@ -103,6 +109,27 @@ bool finite_floats(const float* values, std::size_t count) {
   }
   return hn::AllTrue(d, hn::Gt(hn::Set(d, 0x7f800000), most));
 }
+bool copy_finite_floats(const float* in, float* out, std::size_t count) {
+  constexpr std::size_t kLarge = 16384;  // A part of a first cache and more.
+  const DFloat df;
+  const DInt d;
+  // Whole lines can be written past the caches: up to the first one, and behind the last, plainly.
+  const std::size_t behind = reinterpret_cast<std::uintptr_t>(out) / sizeof(float) % 16;
+  std::size_t i = count < kLarge ? count : (16 - behind) % 16;
+  bool finite = finite_floats(in, i);
+  if (i > 0) std::memcpy(out, in, i * sizeof(float));
+  if (i == count) return finite;
+  VInt most = hn::Zero(d);
+  for (; count - i >= kLanes; i += kLanes) {
+    const VFloat v = hn::LoadU(df, in + i);
+    most = hn::Max(most, hn::And(hn::BitCast(d, v), hn::Set(d, 0x7fffffff)));
+    hn::Stream(v, df, out + i);
+  }
+  hwy::FlushStream();
+  std::memcpy(out + i, in + i, (count - i) * sizeof(float));
+  finite = finite && finite_floats(in + i, count - i);
+  return finite && hn::AllTrue(d, hn::Gt(hn::Set(d, 0x7f800000), most));
+}
 
 #endif
 
@@ -117,6 +144,7 @@ HWY_EXPORT(widen_bfloat16s);
 HWY_EXPORT(narrow_float16s);
 HWY_EXPORT(narrow_bfloat16s);
 HWY_EXPORT(finite_floats);
+HWY_EXPORT(copy_finite_floats);
 
 void widen(DType from, const std::byte* in, float* out, std::size_t count) {
   switch (from) {
@@ -156,6 +184,10 @@ void narrow(const float* in, DType to, std::byte* out, std::size_t count) {
     default:
       HORA_CHECK(false, "float32 narrows to floating-point numbers only");
   }
+}
+
+bool copy_floats(const float* in, float* out, std::size_t count) {
+  return HWY_DYNAMIC_DISPATCH(copy_finite_floats)(in, out, count);
 }
 
 bool all_finite(const float* values, std::size_t count) {

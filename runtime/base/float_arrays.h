@@ -21,6 +21,10 @@ void widen(DType from, const std::byte* in, float* out, std::size_t count);
 /// out[i] = in[i], rounded once to `to`, one of the four floating-point types. No overlap.
 void narrow(const float* in, DType to, std::byte* out, std::size_t count);
 
+/// out[i] = in[i]; whether all are finite. Large arrays are written past the caches, so that memory
+/// which nobody reads soon is not read in order to be overwritten. No overlap.
+bool copy_floats(const float* in, float* out, std::size_t count);
+
 /// No infinity and no NaN among them.
 [[nodiscard]] bool all_finite(const float* values, std::size_t count);
 

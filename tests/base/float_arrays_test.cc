@@ -104,5 +104,33 @@ TEST_CASE("float arrays: one number that is not finite is found anywhere") {
   });
 }
 
+TEST_CASE("float arrays: a copy has every bit, wherever it lies, and says whether all are finite") {
+  std::mt19937 random(7);
+  for (const std::size_t count : {0, 1, 15, 16, 17, 1000, 16383, 16384, 16385, 40001}) {
+    std::vector<float> values(count);
+    for (float& value : values)
+      value = static_cast<float>(random() % 1000) - 500;
+    for (const std::size_t shift : {0, 1, 7, 15}) {
+      on_every_target([&] {
+        std::vector<float> out(count + 32, -1);
+        CHECK(copy_floats(values.data(), out.data() + shift, count));
+        for (std::size_t i = 0; i < out.size(); ++i) {
+          const bool inside = i >= shift && i < shift + count;
+          if (!same(out[i], inside ? values[i - shift] : -1)) FAIL(count << " at " << i);
+        }
+      });
+    }
+    for (const std::size_t at : {std::size_t{0}, count / 2, count - 1}) {
+      if (at >= count) continue;
+      std::vector<float> bad = values, out(count);
+      bad[at] = std::bit_cast<float>(0xffc01234u);
+      on_every_target([&] {
+        CHECK_FALSE(copy_floats(bad.data(), out.data(), count));
+        CHECK(same(out[at], bad[at]));
+      });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hora

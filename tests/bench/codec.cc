@@ -50,6 +50,14 @@ void report_codec(const Codec& codec, Arrays& arrays, double budget_s) {
                            error == nullptr ? nullptr : error + i);
     });
   };
+  EncodeNotes notes;
+  const auto encode_sum = [&] {
+    used = 0;
+    for_runs([&](std::size_t i, std::size_t n) {
+      used += codec.encode_sum(arrays.in.data() + i, arrays.other.data() + i, n,
+                               payload.data() + used, arrays.out.data() + i, notes);
+    });
+  };
   const auto decode = [&](bool adds) {
     std::size_t at = 0;
     for_runs([&](std::size_t i, std::size_t n) {
@@ -62,10 +70,11 @@ void report_codec(const Codec& codec, Arrays& arrays, double budget_s) {
   };
   const double bare = giga_elements(count, budget_s, [&] { encode(nullptr); });
   const double with_error = giga_elements(count, budget_s, [&] { encode(arrays.out.data()); });
+  const double sum = giga_elements(count, budget_s, encode_sum);
   const double plain = giga_elements(count, budget_s, [&] { decode(false); });
   const double added = giga_elements(count, budget_s, [&] { decode(true); });
-  std::printf("%-18s %6zu KB %10.2f %12.2f %10.2f %12.2f %9.2f\n", codec.text().c_str(),
-              count * sizeof(float) >> 10, bare, with_error, plain, added,
+  std::printf("%-18s %6zu KB %10.2f %12.2f %12.2f %10.2f %12.2f %9.2f\n", codec.text().c_str(),
+              count * sizeof(float) >> 10, bare, with_error, sum, plain, added,
               static_cast<double>(used) / static_cast<double>(count));
   std::fflush(stdout);
 }
@@ -91,8 +100,8 @@ void report_plain(Arrays& arrays, double budget_s) {
 int main(int argc, char** argv) {
   using namespace hora;
   const double budget_s = (argc > 1 ? std::atof(argv[1]) : 100) / 1000;
-  std::printf("10^9 elements/s%15s %10s %12s %10s %12s %9s\n", "", "encode", "and error", "decode",
-              "decode-add", "bytes/el.");
+  std::printf("10^9 elements/s%15s %10s %12s %12s %10s %12s %9s\n", "", "encode", "and error",
+              "of a sum", "decode", "decode-add", "bytes/el.");
   for (const std::size_t count : {std::size_t{32} << 10, std::size_t{16} << 20}) {
     Arrays arrays(count);
     report_plain(arrays, budget_s);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "tests/compress/codecs_under_test.h"
 
@@ -50,6 +51,72 @@ TEST_CASE("every codec: what comes back is within its tolerance, and the error i
             if (bits_of(trip.error[i]) != bits_of(in[i] - trip.decoded[i])) FAIL("error of " << i);
           }
         }
+      }
+    }
+  }
+}
+
+/// The sum of two runs, encoded at once.
+RoundTrip encoded_sum(const Codec& codec, const std::vector<float>& in,
+                      const std::vector<float>& added, EncodeNotes& notes) {
+  RoundTrip trip;
+  trip.payload.resize(codec.bound(in.size()));
+  trip.error.resize(in.size());
+  trip.payload.resize(codec.encode_sum(in.data(), added.data(), in.size(), trip.payload.data(),
+                                       trip.error.data(), notes));
+  return trip;
+}
+
+TEST_CASE("every codec: a sum is encoded as if it had been added first, whatever came before") {
+  for (const SharedCodec& codec : all_codecs()) {
+    EncodeNotes notes;  // Kept from input to input: a good guess here, a bad one there.
+    for (int round = 0; round < 3; ++round) {
+      for (const std::string& kind : kInputs) {
+        for (const std::size_t count : kSizes) {
+          INFO(codec->text() << " " << kind << " " << count << " round " << round);
+          const std::vector<float> in = input_of(kind, count, 7);
+          const std::vector<float> added =
+              input_of(kind, count, 8 + static_cast<unsigned>(round / 2));
+          std::vector<float> sum(count);
+          for (std::size_t i = 0; i < count; ++i)
+            sum[i] = in[i] + added[i];
+          const RoundTrip first = round_trip(*codec, sum);
+          const RoundTrip at_once = encoded_sum(*codec, in, added, notes);
+          REQUIRE(at_once.payload == first.payload);
+          REQUIRE(same_floats(at_once.error, first.error));
+          const bool finite = std::all_of(first.error.begin(), first.error.end(),
+                                          [](float error) { return std::isfinite(error); });
+          REQUIRE(std::exchange(notes.overflow, false) == !finite);
+          // In place.
+          std::vector<float> both = in;
+          std::vector<std::byte> payload(codec->bound(count));
+          payload.resize(codec->encode_sum(both.data(), added.data(), count, payload.data(),
+                                           both.data(), notes));
+          REQUIRE(payload == first.payload);
+          REQUIRE(same_floats(both, first.error));
+          notes.overflow = false;
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("every codec: a sum that is not finite is noted") {
+  for (const SharedCodec& codec : all_codecs()) {
+    for (const std::size_t at : {std::size_t{0}, std::size_t{40}, std::size_t{999}}) {
+      for (const float bad : {kInfinity, std::nanf("")}) {
+        INFO(codec->text() << " " << bad << " at " << at);
+        const std::vector<float> in = input_of("normal", 1000, 3);
+        std::vector<float> added = input_of("normal", 1000, 4);
+        EncodeNotes notes;
+        for (int round = 0; round < 3; ++round) {
+          encoded_sum(*codec, in, added, notes);
+          CHECK(notes.overflow == false);
+        }
+        added[at] = bad;
+        encoded_sum(*codec, in, added, notes);
+        // What holds infinity, or is not encoded at all, may lose nothing.
+        if (codec->text().starts_with("topk")) CHECK(notes.overflow);
       }
     }
   }

@@ -52,6 +52,47 @@ TEST_CASE("topk: keeps exactly what sorting keeps, at its full value, on every i
   hwy::SetSupportedTargetsForTest(0);
 }
 
+TEST_CASE("topk: with the guess of the run before, exactly the largest on every instruction set") {
+  // Runs that are alike, that shrink and grow a hundredfold, that are all candidates, or none.
+  for (std::int64_t left = hwy::SupportedTargets(); left != 0; left &= left - 1) {
+    hwy::SetSupportedTargetsForTest(left & -left);
+    for (const char* ratio : {"0.001", "0.01", "0.3"}) {
+      const SharedCodec codec = codec_of("topk(ratio=" + std::string(ratio) + ")");
+      EncodeNotes notes;
+      std::mt19937 random(53);
+      for (int run = 0; run < 40; ++run) {
+        const std::size_t count = run % 8 == 7 ? 1 + random() % 100 : 32768 - random() % 3;
+        const std::string& kind = kInputs[run < 10 ? 0 : random() % kInputs.size()];
+        INFO(hwy::TargetName(left & -left)
+             << " " << codec->text() << " run " << run << " " << kind);
+        std::vector<float> in = input_of(kind, count, static_cast<unsigned>(run));
+        if (run % 5 == 4 && kind != "huge") {
+          for (float& value : in)
+            value *= 100;
+        }
+        const std::vector<float> added(count, run % 3 == 2 ? 0.25F : 0.0F);
+        std::vector<float> error(count);
+        std::vector<float> sum(count), expected(count, 0.0F), decoded(count);
+        for (std::size_t i = 0; i < count; ++i)
+          sum[i] = in[i] + added[i];
+        const auto k =
+            static_cast<std::size_t>(std::ceil(std::stod(ratio) * static_cast<double>(count)));
+        for (const std::size_t i : selected_by_sorting(sum, k))
+          expected[i] = sum[i];
+        std::vector<std::byte> payload(codec->bound(count));
+        payload.resize(
+            codec->encode_sum(in.data(), added.data(), count, payload.data(), error.data(), notes));
+        REQUIRE(codec->decode(payload, count, decoded.data()) == payload.size());
+        REQUIRE(decoded == expected);
+        for (std::size_t i = 0; i < count; ++i) {
+          if (error[i] != sum[i] - decoded[i]) FAIL("error of " << i);
+        }
+      }
+    }
+  }
+  hwy::SetSupportedTargetsForTest(0);
+}
+
 TEST_CASE("topk: of equal magnitudes the first are kept, exactly k of them") {
   const SharedCodec codec = codec_of("topk(ratio=0.1)");
   std::vector<float> in(100);
