@@ -29,6 +29,7 @@ chaos:
 bench:
 	@.ci/setup build bench
 	@.ci/bench allreduce.py $(BENCH_ARGS)
+	@.ci/bench idle.py
 
 # A training step that exchanges ResNet-50's gradients, beside PyTorch's own ways.
 bench-gradients:

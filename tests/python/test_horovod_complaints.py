@@ -1,22 +1,31 @@
 """What users of Horovod complain about, one test each, where no other file has it.
 
 names differ between ranks: a report of who waits for what      test_stalls
+a name is used again for something else: a wrong result         here
+a second init forgets handles, queries before init crash        here
 channels_last, transposed, groups of them                       here, test_torch_groups
 zero_grad(set_to_none), closures, skipped steps, GradScaler     test_optimizer, ..._copies
+an optimizer that nobody can derive from, two of one model      here, test_optimizer_copies
 broadcast_optimizer_state makes a step, state is lost           test_starting_state
 broadcast_object(None) elsewhere                                here
 unnamed calls in a process set shift those of others            here, test_process_sets
 add_process_set with ranks that there are not                   here, test_process_sets
 a group hides the failure of a member                           here, test_torch_groups
+a large reducescatter with a factor, a gradient written over    here
 integer averages are rounded, float16 sums overflow             here, test_torch_collectives
 bool, uint8, int8, int16 and bfloat16 are refused               here, test_torch_collectives
 gradient_predivide_factor is forgotten in groups                test_optimizer
 a wrong argument on one rank stalls the others                  test_refusals
+a hook, a layer or a compressor that raises stalls the others   test_refusals
 a killed rank: abort, hang, broken timeline                     test_horovod_jobs, tests/chaos
 a rank that is done at once                                     test_horovod_jobs
-joins forget all but allreduce, or name a wrong rank            test_join
+joins forget all but allreduce, or name a wrong rank            test_join, test_optimizer
+sets are lost at a new init, or crash                           test_process_sets
 more processes than asked for, one process with output files    test_horovod_jobs, test_launcher
 run() without cycle time and cache                              test_horovod_jobs, test_run
+a hostfile's blank lines and comments                           tests/launcher/hosts_test.cc
+ssh, interfaces: which host, which command, what it said        test_launcher_ssh, ..._hosts
+idle ranks and waiting ranks use a core                         tests/bench/idle.py
 init a hundred times, hang at exit, hang at Ctrl-C              test_lifecycle
 strangers' connections and pickles                              test_strangers
 the sampler's last samples                                      test_elastic_state, here
@@ -31,6 +40,7 @@ from typing import Any
 import pytest
 import torch
 
+import hora
 import hora.torch as hvd
 
 
@@ -46,6 +56,73 @@ def check_a_transposed_member_of_a_group() -> None:
     expected = sum(torch.arange(12.0).view(3, 4) + rank for rank in range(hvd.size()))
     assert torch.equal(sums[0], expected)
     assert torch.equal(sums[1], expected.t())
+
+
+def check_a_name_is_used_again_for_other_things() -> None:
+    size = hvd.size()
+    for turn in range(3):
+        for dtype in (torch.float32, torch.int64):
+            for shape in ((2,), (3, 2), (6,)):
+                ones = torch.ones(shape, dtype=dtype)
+                for op, expected in ((hvd.Sum, size), (hvd.Average, 1), (hvd.Max, 1)):
+                    result = hvd.allreduce(ones, op=op, name="again")
+                    assert torch.equal(result, expected * ones), (turn, op)
+                assert hvd.allgather(ones[: hvd.rank() + 1], name="again").sum() > 0
+                root = turn % size
+                assert torch.equal(
+                    hvd.broadcast(ones * hvd.rank(), root, name="again"), ones * root
+                )
+        factors = {"prescale_factor": 1.0 + turn, "postscale_factor": 0.5}
+        scaled = hvd.allreduce(torch.ones(2), op=hvd.Sum, name="again", **factors)
+        assert scaled[0] == size * (1.0 + turn) * 0.5
+
+
+def check_a_second_init_changes_nothing() -> None:
+    handle = hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name="kept")
+    hvd.init()
+    assert hvd.synchronize(handle)[0] == hvd.size()
+    hvd.shutdown()
+    for query in (hvd.size, hvd.local_rank, hora.is_homogeneous):
+        with pytest.raises(ValueError, match="has not been initialized; use hvd"):
+            query()
+    with pytest.raises(hvd.HorovodInternalError, match="has not been initialized"):
+        hvd.allreduce(torch.ones(1))
+    hvd.init()
+
+
+def check_a_class_is_derived_from_a_distributed_optimizer() -> None:
+    parameter = torch.zeros(2, requires_grad=True)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0))
+
+    class Counting(type(optimizer)):  # type: ignore[misc]
+        steps = 0
+
+        def step(self, closure: Any = None) -> Any:
+            self.steps += 1
+            return super().step(closure)
+
+        def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+            super().zero_grad(*args, **kwargs)
+
+    optimizer.__class__ = Counting
+    optimizer.zero_grad(set_to_none=True)
+    (parameter * float(hvd.rank())).sum().backward()
+    optimizer.step()
+    assert optimizer.steps == 1
+    assert torch.equal(parameter.detach(), torch.full((2,), -(hvd.size() - 1) / 2))
+
+
+def check_a_large_reducescatter_with_factors_and_its_gradient() -> None:
+    size = hvd.size()
+    rows = torch.ones(size * 5, 250_000, requires_grad=True)
+    part = hvd.reducescatter(rows, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0)
+    assert part.shape == (5, 250_000)
+    assert (part == 2.0 * size).all()
+    gradient = torch.ones_like(part)
+    part.backward(gradient)
+    assert (gradient == 1).all()
+    assert rows.grad is not None
+    assert (rows.grad == 2.0 * size).all()
 
 
 def check_an_object_that_only_the_root_has() -> None:

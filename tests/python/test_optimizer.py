@@ -328,6 +328,29 @@ def check_a_dropped_optimizer_reduces_nothing() -> None:
     same_everywhere(model)
 
 
+def check_ranks_with_fewer_batches_join() -> None:
+    """A joined rank gives zeros, and the average still divides by all ranks."""
+    size = hvd.size()
+    for options in ({}, {"groups": 1}, {"op": hvd.Sum}, {"sparse_as_dense": True}):
+        torch.manual_seed(0)
+        model = nn.Embedding(3, 2, sparse="sparse_as_dense" in options).double()
+        before = model.weight.detach().clone()
+        optimizer = wrapped(
+            model, lambda parameters: torch.optim.SGD(parameters, lr=1.0), **options
+        )
+        steps = hvd.rank() + 1
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.tensor([1])).sum().backward()
+            optimizer.step()
+        assert hvd.join() == size - 1
+        # In step k of this rank's there were those ranks left that have k batches or more.
+        total = sum(float(size - step) for step in range(steps))
+        expected = before.clone()
+        expected[1] -= total if "op" in options else total / size
+        torch.testing.assert_close(model.weight.detach(), expected)
+
+
 def check_compression_and_sparse_gradients() -> None:
     model = network()
     optimizer = wrapped(model, compression=hvd.Compression.fp16)

@@ -261,6 +261,24 @@ def check_sparse_allreduce() -> None:
         hvd.allreduce(rows, op=hvd.Max)
 
 
+def check_joined_ranks_give_zeros_to_groups() -> None:
+    hvd.init()
+    size = hvd.size()
+    if hvd.rank() > 0:
+        tensors = [torch.ones(3), torch.ones(2, dtype=torch.int32)]
+        sums = hvd.grouped_allreduce(tensors, op=hvd.Sum, name="left")
+        all_equal(sums, [(size - 1) * one for one in tensors])
+        averages = hvd.grouped_allreduce(tensors[:1], name="left")
+        torch.testing.assert_close(averages[0], torch.full((3,), (size - 1) / size))
+        for call in (hvd.grouped_allgather, hvd.grouped_reducescatter):
+            with pytest.raises(hvd.HorovodInternalError, match="is not supported with Join"):
+                call(tensors)
+        hvd.barrier()
+    last = hvd.join()
+    assert (last == 0) == (size == 1)
+    all_equal(hvd.grouped_allgather([torch.ones(1)]), [torch.ones(size)])
+
+
 def check_groups_of_process_sets() -> None:
     size = hvd.size()
     if size < 3:
