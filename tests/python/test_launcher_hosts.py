@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from support.launching import (
     COMMAND_LINES_WITH,
+    LEFTOVERS_LIMIT_S,
     LIMIT_S,
     SAVES_AT_SIGUSR1,
     Launcher,
@@ -274,7 +275,7 @@ def test_a_signal_to_horarun_ends_all_hosts(launcher: Launcher, signo: signal.Si
     job.send_signal(signo)
     job.communicate(timeout=LIMIT_S)
     assert job.returncode == 128 + signo
-    assert marked_processes(launcher.mark) == []
+    wait_until_gone(launcher.mark, LEFTOVERS_LIMIT_S)
 
 
 def test_a_signal_ends_the_dialing(launcher: Launcher) -> None:

@@ -275,10 +275,11 @@ def test_last_words_reach_the_other_ranks(
         import signal, sys, numpy as np, hora.numpy as hvd
         hvd.init()
         hvd.barrier()
-        open_handle = hvd.allreduce_async(np.ones(3), name=f"of {{hvd.rank()}} alone")
         if hvd.rank() == 1:
+            open_handle = hvd.allreduce_async(np.ones(3), name="of 1 alone")
             {statement}
         try:
+            open_handle = hvd.allreduce_async(np.ones(3), name="of 0 alone")
             hvd.allreduce(np.ones(3), name="x")
         except hvd.HoraInternalError as error:
             with open({str(tmp_path)!r} + f"/heard.{{hvd.rank()}}", "w") as out:
