@@ -84,7 +84,9 @@ void WaitPoint::sleep(Deadline deadline, const SleepNeed& need,
                      std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
 
-  if (nothing_to_do()) {
+  // A ring that still saw the target before ours makes no call, and those after it rely on it: so
+  // the rings count once more before the sleep, and before each futex call.
+  if (nothing_to_do() && !reached(words_.rings.load(std::memory_order_acquire), target)) {
     if (poll_sockets) {
       std::vector<pollfd>& set = watched_;
       set.push_back({eventfd_.get(), POLLIN, 0});
