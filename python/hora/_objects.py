@@ -148,6 +148,8 @@ def allgather_object(
     payload, error = _tried(lambda: dumps(obj))
     # Each rank's bytes end with whether they are a text instead of a pickle.
     payload.append(error is not None)
+    with telling(_core.ALLGATHER, name, process_set):
+        number = registered_id(process_set, "allgather")
     handle = _context.current().runtime.produce(
         _core.ALLGATHER,
         name,
@@ -155,7 +157,7 @@ def allgather_object(
         (len(payload),),
         _core.address(payload),
         payload,
-        process_set=registered_id(process_set, "allgather"),
+        process_set=number,
     )
     gathered = memoryview(handle.take_output(1))
     if error is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable, Optional, Union
 
-from hora import _calls
+from hora import _calls, _context, _core
+from hora._refusals import telling
 
 # broadcast_async_(tensor, root_rank, name) -> handle
 Start = Callable[[Any, int, Optional[str]], int]
@@ -31,12 +32,20 @@ def broadcast_all(params: Params, root_rank: int, start: Start) -> None:
         `params` is neither, or holds what is not a tensor.
     """
     handles: list[int] = []
-    try:
-        for name, tensor in _named(params):
-            if tensor is not None:
+    failure: Exception | None = None
+    for name, tensor in _named(params):
+        if tensor is None:
+            continue
+        try:
+            with telling(_core.BROADCAST, name):
                 handles.append(_started(start, tensor, root_rank, name))
-    finally:
+        except Exception as error:  # The others wait for what comes after it, too.
+            failure = failure or error
+    try:
         _calls.synchronize_all(handles)
+    finally:
+        if failure is not None:
+            raise failure
 
 
 def _named(params: Params) -> Iterable[tuple[str | None, Any]]:
@@ -57,4 +66,7 @@ def _started(start: Start, tensor: Any, root_rank: int, name: str | None) -> int
     except ValueError as error:
         if name is None:
             raise
-        raise ValueError(f"'{name}': {error}") from error
+        named = ValueError(f"'{name}': {error}")
+        if getattr(error, "told", False):
+            _context.mark_told(named)
+        raise named from error

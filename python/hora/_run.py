@@ -320,7 +320,12 @@ def _collect(task: Path, status: int, failed: list[tuple[int, str]]) -> list[Any
         missing = [rank for rank in range(size) if rank not in accounted]
         if missing:
             raise RuntimeError(f"ranks {missing} ended in order, but without a result.")
-        return [_result_of(file) for file in given]
+        lost = {rank for rank, _ in failed}  # The job has gone on without them.
+        return [
+            _result_of(file)
+            for file in given
+            if int(file.suffix[1:]) not in lost or _header_of(file)[0] == "value"
+        ]
     if not failed:
         raise RuntimeError(f"horarun could not run the job and ended with status {status}.")
     rank, how = failed[-1]

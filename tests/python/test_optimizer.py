@@ -162,6 +162,22 @@ def check_too_many_passes_are_an_error() -> None:
     same_everywhere(model)
 
 
+def check_a_step_after_the_end_of_the_job_is_an_error() -> None:
+    if hvd.size() == 1:
+        return
+    model = network()
+    optimizer = wrapped(model, backward_passes_per_step=2)
+    backward(model, 0)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    hvd.barrier()
+    hvd.shutdown()
+    with pytest.raises(hvd.HorovodInternalError, match="init"):
+        optimizer.step()
+    hvd.init()
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
+    same_everywhere(model)
+
+
 def check_a_skipped_step_leaves_nothing_behind() -> None:
     """What a GradScaler does when it meets an infinite gradient; here on all ranks and on one."""
     for skips in (True, hvd.rank() == 0):

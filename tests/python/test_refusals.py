@@ -272,8 +272,28 @@ def check_objects_and_sparse_tensors() -> None:
             ValueError,
             "layout torch.sparse_coo",
         )
+    told(
+        partial(hvd.allgather_object, "text", process_set=[0, 99]),
+        partial(hvd.allgather_object, "text"),
+        Exception,
+        "object",
+    )
     assert hvd.broadcast_object(hvd.rank()) == 0
     assert sparse_sum(entries, "x").to_dense()[0, 0] == hvd.size()
+    in_step()
+
+
+def check_many_parameters_at_once() -> None:
+    """What comes after the wrong one is told, too: the others have submitted all."""
+    values = {name: torch.full((2,), float(hvd.rank())) for name in "abc"}
+    told(
+        partial(hvd.broadcast_parameters, values, 99),
+        partial(hvd.broadcast_parameters, values, 0),
+        ValueError,
+        "invalid root rank 99",
+    )
+    hvd.broadcast_parameters(values, 0)
+    assert all(torch.equal(value, torch.zeros(2)) for value in values.values())
     in_step()
 
 

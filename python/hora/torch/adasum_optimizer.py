@@ -96,7 +96,7 @@ class AdasumFace(Face):
         failure: Exception | None = None
         for parameter, old in before.items():
             try:
-                started.append((parameter, *self._start(parameter, parameter - old)))
+                started.append((parameter, *self._start(parameter, old)))
             except Exception as error:  # The others wait for what comes after it, too.
                 failure = failure or error
         _synchronize(started, before, failure)
@@ -104,15 +104,13 @@ class AdasumFace(Face):
             change = self._hora.making.compression.decompress(compressed, context)
             parameter.copy_(before[parameter].add_(change))
 
-    def _start(
-        self, parameter: torch.Tensor, change: torch.Tensor
-    ) -> tuple[int, torch.Tensor, Any]:
+    def _start(self, parameter: torch.Tensor, old: torch.Tensor) -> tuple[int, torch.Tensor, Any]:
         making = self._hora.making
         name = making.claimed[parameter]
         with telling(_core.ALLREDUCE, name):
-            compressed, context = making.compression.compress(change)
-        handle = allreduce_async_(in_memory_order(compressed), name=name, op=making.op)
-        return handle, compressed, context
+            compressed, context = making.compression.compress(parameter - old)
+            handle = allreduce_async_(in_memory_order(compressed), name=name, op=making.op)
+            return handle, compressed, context
 
 
 def _synchronize(

@@ -199,15 +199,19 @@ class GradientReducer:
                 except Exception as error:
                     first = first or error
                 del self.flights[parameter]
-            self._begin_round()
+            self._end_round()
             if first is not None:
                 raise first
 
     def _start_missing(self) -> None:
-        """Start what has not begun; what fails is among the failures then."""
+        """Start what has not begun; what fails is among the failures then, and told."""
         for parameter in self._missing():
-            with contextlib.suppress(Exception):
-                self._start(parameter, self._gradient_of(parameter))
+            like = parameter if parameter.grad is None else parameter.grad
+            try:
+                with telling_of(like, self.names[parameter], self.manner):
+                    self._start(parameter, self._gradient_of(parameter))
+            except Exception as error:
+                self._failures.setdefault(parameter, error)
 
     def abandon(self) -> None:
         """End the round, if one has begun, and throw its results away.
@@ -227,13 +231,16 @@ class GradientReducer:
                         flight.wait()
                     del self.flights[parameter]
             self.flights.clear()
-            self._begin_round()
+            self._end_round()
+
+    def _end_round(self) -> None:
+        self._failures.clear()
+        self._begin_round()
 
     def _begin_round(self) -> None:
         self.added_up.clear()
-        self._failures.clear()
         for parameter in self.passes_left:
-            self.passes_left[parameter] = 0 if parameter in self.flights else self.passes
+            self.passes_left[parameter] = 0 if self._begun(parameter) else self.passes
 
     def set_passes(self, passes: int) -> None:
         """Add up so many backward passes before a gradient is reduced, from this round on."""
@@ -250,7 +257,7 @@ class GradientReducer:
     def _require_same_job(self) -> None:
         if not self._same_job():
             self.flights.clear()
-            self._begin_round()
+            self._end_round()
             error = HoraInternalError(
                 "The job in which the gradients were being reduced has been shut down; run the "
                 "backward pass again."
