@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -42,15 +43,24 @@ struct Pipe {
   Fd read_end, write_end;
 };
 
+/// A wait point, and what may wake it.
+struct Sleeper {
+  explicit Sleeper(bool with_socket) {
+    auto made = WaitPoint::make(words);
+    REQUIRE(made);
+    wait_point = std::move(*made);
+    if (with_socket) wait_point->watch(pipe.read_end.get());
+  }
+  DoorbellWords words{};
+  std::unique_ptr<WaitPoint> wait_point;
+  Pipe pipe;
+};
+
 /// In every round a peer gives three signs, `rings_of(round)` of them in shared memory and the rest
 /// through the socket, and the sleeper waits for all three. Returns how many sleeps were late.
 int late_sleeps(bool with_socket, const std::function<int(int round)>& rings_of) {
-  DoorbellWords words{};
-  auto made = WaitPoint::make(words);
-  if (!made) return kRounds;
-  WaitPoint& wait_point = **made;
-  Pipe pipe;
-  if (with_socket) wait_point.watch(pipe.read_end.get());
+  Sleeper sleeper(with_socket);
+  WaitPoint& wait_point = *sleeper.wait_point;
 
   std::atomic<int> asked{0}, rung{0};
   std::thread peer([&] {
@@ -62,18 +72,18 @@ int late_sleeps(bool with_socket, const std::function<int(int round)>& rings_of)
       for (int sign = 0; sign < kSigns; ++sign) {
         const bool by_memory = socket_first ? sign >= kSigns - rings : sign < rings;
         if (!by_memory) {
-          pipe.write();
+          sleeper.pipe.write();
           continue;
         }
         rung.fetch_add(1, std::memory_order_release);
-        ring(words, wait_point.eventfd(), false);
+        ring(sleeper.words, wait_point.eventfd(), false);
       }
     }
   });
 
   int late = 0, seen = 0, from_socket = 0;
   const auto look = [&] {
-    if (with_socket) from_socket += pipe.drain();
+    if (with_socket) from_socket += sleeper.pipe.drain();
     const int now = rung.load(std::memory_order_acquire) + from_socket;
     return std::exchange(seen, now) != now;
   };
@@ -95,12 +105,8 @@ int late_sleeps(bool with_socket, const std::function<int(int round)>& rings_of)
 /// after the other: one of the rings, whichever it is, is to wake it. Returns how many sleeps were
 /// late.
 int late_sleeps_of_peers(bool with_socket, bool one_by_one) {
-  DoorbellWords words{};
-  auto made = WaitPoint::make(words);
-  if (!made) return kRounds;
-  WaitPoint& wait_point = **made;
-  Pipe pipe;
-  if (with_socket) wait_point.watch(pipe.read_end.get());
+  Sleeper sleeper(with_socket);
+  WaitPoint& wait_point = *sleeper.wait_point;
 
   std::atomic<int> asked{0}, rung{0};
   std::vector<std::thread> peers;
@@ -110,7 +116,7 @@ int late_sleeps_of_peers(bool with_socket, bool one_by_one) {
         while (asked.load(std::memory_order_acquire) < round)
           std::this_thread::yield();
         rung.fetch_add(1, std::memory_order_release);
-        ring(words, wait_point.eventfd(), false);
+        ring(sleeper.words, wait_point.eventfd(), false);
       }
     });
   }
