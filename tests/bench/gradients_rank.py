@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from typing import Callable, NamedTuple
 
 import numpy as np
 import torch
-from rank import cpu_us
+from rank import join_torch_gloo, timed
 
 Shape = tuple[int, ...]
 
@@ -105,15 +104,8 @@ def hora_async(model: Model) -> Way:
     return Way(hvd.rank(), hvd.size(), step, hvd.shutdown)
 
 
-def join_torch() -> tuple[int, int]:
-    rank, size = int(os.environ["BENCH_RANK"]), int(os.environ["BENCH_SIZE"])
-    store = torch.distributed.FileStore(os.environ["BENCH_FILE"], size)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    return rank, size
-
-
 def torch_ddp(model: Model, view: bool = False) -> Way:
-    rank, size = join_torch()
+    rank, size = join_torch_gloo()
     wrapped = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=view)
     return Way(rank, size, plain_step(model, wrapped, rank + 1.0), torch.distributed.barrier)
 
@@ -123,7 +115,7 @@ def torch_ddp_view(model: Model) -> Way:
 
 
 def torch_async(model: Model) -> Way:
-    rank, size = join_torch()
+    rank, size = join_torch_gloo()
     backward = plain_step(model, model, rank + 1.0)
 
     def step() -> None:
@@ -159,15 +151,7 @@ def main() -> None:
     for number, weight in enumerate(model.weights):
         if weight.grad is None or not bool((weight.grad == (way.size + 1) / 2).all()):
             sys.exit(f"rank {way.rank}: wrong average of gradient {number}")
-    samples = np.empty(steps)
-    cpu_before = cpu_us()
-    before = time.perf_counter()
-    for i in range(steps):
-        way.step()
-        now = time.perf_counter()
-        samples[i] = now - before
-        before = now
-    cpu = (cpu_us() - cpu_before) / steps
+    samples, cpu = timed(way.step, steps)
     if way.rank == 0:
         median, p90 = 1e6 * np.quantile(samples, (0.5, 0.9), method="lower")
         result = {"bytes": size_bytes, "median_us": median, "p90_us": p90}

@@ -57,14 +57,22 @@ def hora_numpy() -> Library:
     return Library(hvd.rank(), hvd.size(), make, allreduce, hvd.shutdown)
 
 
+def join_torch_gloo() -> tuple[int, int]:
+    """Join the ranks of torch.distributed that the environment names: own rank, and how many."""
+    import torch.distributed as dist
+
+    rank, size = int(os.environ["BENCH_RANK"]), int(os.environ["BENCH_SIZE"])
+    store = dist.FileStore(os.environ["BENCH_FILE"], size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    return rank, size
+
+
 def torch_gloo() -> Library:
     import torch
     import torch.distributed as dist
 
-    rank, size = int(os.environ["BENCH_RANK"]), int(os.environ["BENCH_SIZE"])
     torch.set_num_threads(1)
-    store = dist.FileStore(os.environ["BENCH_FILE"], size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    rank, size = join_torch_gloo()
     return Library(
         rank, size, torch.zeros, lambda buffer, name: dist.all_reduce(buffer), dist.barrier
     )
@@ -76,6 +84,19 @@ LIBRARIES = {"hora.torch": hora_torch, "hora.numpy": hora_numpy, "torch": torch_
 def cpu_us() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return 1e6 * (usage.ru_utime + usage.ru_stime)
+
+
+def timed(call: Callable[[], object], iterations: int) -> tuple[Any, float]:
+    """Seconds of each call, as an array, and this process's CPU microseconds per call."""
+    samples = np.empty(iterations)
+    cpu_before = cpu_us()
+    before = time.perf_counter()
+    for i in range(iterations):
+        call()
+        now = time.perf_counter()
+        samples[i] = now - before
+        before = now
+    return samples, (cpu_us() - cpu_before) / iterations
 
 
 def measure(library: Library, size_bytes: int, iterations: int) -> dict[str, float]:
@@ -90,16 +111,9 @@ def measure(library: Library, size_bytes: int, iterations: int) -> dict[str, flo
     buffer[:] = 0
     for _ in range(max(2, iterations // 10)):
         library.allreduce(buffer, name)
-    samples = np.empty(iterations)
-    cpu_before = cpu_us()
-    before = time.perf_counter()
-    for i in range(iterations):
-        library.allreduce(buffer, name)
-        now = time.perf_counter()
-        samples[i] = now - before
-        before = now
+    samples, own_cpu_us = timed(lambda: library.allreduce(buffer, name), iterations)
     cpu = library.make(1)
-    cpu[0] = (cpu_us() - cpu_before) / iterations
+    cpu[0] = own_cpu_us
     library.allreduce(cpu, "bench.cpu")
     p10, median, p90 = 1e6 * np.quantile(samples, (0.1, 0.5, 0.9), method="lower")
     return {
